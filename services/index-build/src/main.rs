@@ -1,0 +1,9 @@
+//! The `squire-index-build` command.
+
+mod cli;
+
+use squire_service::cli::Exit;
+
+fn main() -> Exit {
+    cli::main()
+}

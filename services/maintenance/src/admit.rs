@@ -1,0 +1,120 @@
+//! Admitted, or skipped with a reason. Pure.
+//!
+//! Every dataset seen ends in exactly one outcome (invariant `every_dataset_counted`). A sweep by hand is always due; the clock
+//! and `sweep --due` need `interval` since the last material pass and a reason (design, "Admit").
+
+use chrono::{DateTime, Utc};
+use squire_lake::authority::Authority;
+use squire_lake::look::{FragmentInfo, Look};
+use squire_registry::{Collection, Governance};
+use squire_service::report::SkipReason;
+
+use crate::plan::{DatasetPlan, Layout};
+use crate::state::DatasetState;
+
+/// Why a dataset is left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skip {
+    /// FACES' reason.
+    pub reason: SkipReason,
+    /// A sentence for a person.
+    pub detail: String,
+}
+
+fn skip(reason: SkipReason, detail: impl Into<String>) -> Option<Skip> {
+    Some(Skip { reason, detail: detail.into() })
+}
+
+/// What the registry forbids, on its own: asked before a pass and again before each commit and each chunk of deletes.
+pub fn forbidden(governance: &Governance, now: DateTime<Utc>) -> Option<Skip> {
+    // An unread protection may be a freeze and an unread trash record a drop: both forbid every write (invariant 3), so
+    // not knowing forbids it too. Other unread records only stop what destroys.
+    let decisive = |c: Collection| matches!(c, Collection::Protection | Collection::Trash | Collection::Blocks);
+    if let Some(unreadable) = governance.unreadable.iter().find(|u| decisive(u.collection)) {
+        return skip(
+            SkipReason::RegistryUnreadable,
+            format!("the record {}/{} cannot be read: {}", unreadable.collection, unreadable.key, unreadable.why),
+        );
+    }
+    if let Some(trash) = &governance.trash {
+        return skip(SkipReason::Trashed, format!("dropped on {} as {}; undrop or purge it", day(trash.dropped_at), trash.subject));
+    }
+    if governance.deregistered {
+        return skip(SkipReason::Deregistered, "a .lance-deregistered marker lies in it");
+    }
+    if let Some(freeze) = governance.protection.as_ref().filter(|p| !p.level.allows_writes()) {
+        let why = freeze.reason.as_deref().unwrap_or("no reason given");
+        return skip(SkipReason::Frozen, format!("frozen by {} ({why})", freeze.subject));
+    }
+    if !governance.warehouse_active {
+        let name = governance.warehouse.as_deref().unwrap_or("its warehouse");
+        return skip(SkipReason::WarehouseInactive, format!("warehouse {name} is deactivated"));
+    }
+    if let Some(block) = governance.paused_by() {
+        let until = block.until.map(|t| format!(" until {}", day(t))).unwrap_or_default();
+        return skip(SkipReason::Blocked, format!("blocked by {}{until}: {}", block.subject, block.reason));
+    }
+    if let Some(why) = &governance.opted_out {
+        return skip(SkipReason::OptedOut, why.clone());
+    }
+    if let Some(until) = governance.paused_until.filter(|t| *t > now) {
+        return skip(SkipReason::OptedOut, format!("its own config pauses maintenance until {}", day(until)));
+    }
+    None
+}
+
+/// What the dataset itself forbids: its owner is not Lance.
+pub fn not_ours(look: &Look) -> Option<Skip> {
+    match &look.authority {
+        Authority::Linear | Authority::Detached { .. } | Authority::Managed => None,
+        Authority::Graph { mark } => skip(SkipReason::GraphOwned, format!("a graph owns it ({mark}); let the graph's own tool maintain it")),
+        Authority::Unknown { why, feature_flags: true } => skip(SkipReason::UnknownFeatureFlags, why.clone()),
+        Authority::Unknown { why, .. } => skip(SkipReason::UnknownAuthority, why.clone()),
+    }
+}
+
+/// What the clock asks beyond a sweep by hand.
+pub fn not_due(layout: &Layout, plan: &DatasetPlan, governance: &Governance, state: &DatasetState, now: DateTime<Utc>) -> Option<Skip> {
+    let policy = &governance.policy.policy;
+    if let Some(last) = state.last_pass_at
+        && let Ok(since) = now.signed_duration_since(last).to_std()
+        && since < policy.interval
+    {
+        return skip(SkipReason::NotDue, format!("the last pass was {} ago, interval is {}", short(since), short(policy.interval)));
+    }
+    let small = layout.fragments.iter().filter(|f| f.physical_rows < plan.target.rows).count();
+    let deleted: u64 = layout.fragments.iter().map(|f| f.deleted_rows).sum();
+    let rows: u64 = layout.fragments.iter().map(FragmentInfo::rows).sum();
+    let merges = plan.compact.is_planned();
+    let due = merges && small >= policy.min_fragments as usize
+        || merges && deleted * 10 >= rows.max(1)
+        || merges && layout.quiet_for(now) >= policy.settle_after
+        || plan.optimize_indices.is_planned()
+        || plan.cleanup.is_planned();
+    (!due).then(|| Skip { reason: SkipReason::NotDue, detail: "nothing to gain yet".into() })
+}
+
+/// The table's window and quiet time.
+pub fn outside_window(layout: &Layout, governance: &Governance, now: DateTime<Utc>, by_clock: bool) -> Option<Skip> {
+    let policy = &governance.policy.policy;
+    if by_clock && !policy.window.trim().is_empty() {
+        match squire_registry::window::Window::parse(&policy.window) {
+            Ok(window) if window.contains(now) => {}
+            Ok(_) => return skip(SkipReason::OutsideWindow, format!("its window is {}", policy.window)),
+            Err(e) => return skip(SkipReason::OutsideWindow, format!("its window cannot be read: {e}")),
+        }
+    }
+    let quiet = layout.quiet_for(now);
+    if by_clock && quiet < policy.quiet_for {
+        return skip(SkipReason::NotDue, format!("written {} ago, quiet_for is {}", short(quiet), short(policy.quiet_for)));
+    }
+    None
+}
+
+fn day(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M UTC").to_string()
+}
+
+fn short(d: std::time::Duration) -> String {
+    squire_service::human::format_duration(std::time::Duration::from_secs(d.as_secs()))
+}

@@ -1,0 +1,552 @@
+//! The command line: FACES' verbs, exit codes and questions.
+
+use std::collections::HashMap;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use clap::{Parser, Subcommand};
+use squire_service::cli::{CompletionArgs, Common, Exit, Failure, print_stdout, report_error};
+use squire_service::clock::Clock;
+use squire_service::config::{Loaded, Mode};
+use squire_service::human;
+use squire_service::planfile::{PlanFile, PlanKind};
+use squire_service::progress::Progress;
+use squire_service::report::{EstateInfo, Report, ReportKind, Requests, SCHEMA, Tool, Totals};
+use squire_service::shutdown::Shutdown;
+use squire_service::telemetry::{self, Audience, Metrics};
+
+use squire_registry::{Floors, Policy, RunOutcome, RunRecord};
+
+use crate::apply::{Applied, Tools};
+use crate::driver::{self, Case, PlannedEstate, Selection};
+use crate::estate::{Estate, PolicyFlags, Rates};
+use crate::plan::{DatasetPlan, Settings, Steps};
+
+/// The port of `[http] listen` where the config says nothing.
+const PORT: u16 = 9464;
+
+mod history;
+mod why;
+
+#[derive(Parser)]
+#[command(
+    name = "squire-maintenance",
+    version,
+    about = "Keeps Lance datasets in shape: merges fragments, folds rows into indices, removes old versions.",
+    after_help = "Examples:\n  squire-maintenance demo ./lake\n  squire-maintenance plan ./lake\n  squire-maintenance sweep ./lake"
+)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Says what a sweep would do. Writes nothing.
+    #[command(after_help = "Example: squire-maintenance plan ./lake --out lake.plan.json")]
+    Plan(PlanArgs),
+    /// Shows a plan file. Writes nothing.
+    #[command(after_help = "Example: squire-maintenance show lake.plan.json")]
+    Show {
+        /// The plan file.
+        plan: PathBuf,
+    },
+    /// Does what is in a plan file, and nothing else.
+    #[command(after_help = "Example: squire-maintenance apply lake.plan.json")]
+    Apply {
+        /// The plan file.
+        plan: PathBuf,
+        /// Only these datasets of it.
+        #[arg(long = "dataset", value_name = "X")]
+        datasets: Vec<String>,
+    },
+    /// Plans and applies one pass over every dataset.
+    #[command(after_help = "Example: squire-maintenance sweep s3://bucket/lake --due --yes")]
+    Sweep(SweepArgs),
+    /// Explains one dataset: what governs it, what holds it, what would be done.
+    #[command(after_help = "Example: squire-maintenance why ./lake/acme-silver/orders")]
+    Why {
+        /// A dataset: URI, path or SUBJECT.
+        dataset: String,
+    },
+    /// Who changed or deleted what on one dataset, when, under which policy.
+    #[command(after_help = "Example: squire-maintenance history ./lake/acme-silver/orders --version 7")]
+    History {
+        /// A dataset: URI, path or SUBJECT.
+        dataset: String,
+        /// Only what concerns this version.
+        #[arg(long, value_name = "N")]
+        version: Option<u64>,
+    },
+    /// The runs of this estate.
+    #[command(after_help = "Example: squire-maintenance runs list")]
+    Runs {
+        #[command(subcommand)]
+        verb: RunsVerb,
+    },
+    /// Sends the message that starts a sweep or a reconcile run.
+    #[command(after_help = "Example: squire-maintenance tick maintenance")]
+    Tick {
+        /// `maintenance` or `reconcile`.
+        job: String,
+        /// Only this dataset.
+        #[arg(long, value_name = "X")]
+        dataset: Option<String>,
+    },
+    /// Shows the effective config with the source of each value.
+    #[command(after_help = "Example: squire-maintenance config show")]
+    Config {
+        #[command(subcommand)]
+        verb: ConfigVerb,
+    },
+    /// Writes a messy demo lake into an empty directory.
+    #[command(after_help = "Example: squire-maintenance demo ./lake")]
+    Demo {
+        /// The directory: empty, or not there yet.
+        dir: PathBuf,
+    },
+    /// Prints the completion script of a shell.
+    #[command(after_help = "Example: squire-maintenance completion bash")]
+    Completion(CompletionArgs),
+}
+
+#[derive(Subcommand)]
+enum ConfigVerb {
+    /// Every key, its value and where it comes from.
+    Show,
+}
+
+#[derive(Subcommand)]
+enum RunsVerb {
+    /// The newest first.
+    List {
+        /// Directories or URIs whose registry is meant.
+        roots: Vec<String>,
+    },
+    /// One run with all its datasets.
+    Show {
+        /// The run's id.
+        run: uuid::Uuid,
+        /// Directories or URIs whose registry is meant.
+        roots: Vec<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct PlanArgs {
+    /// Directories or URIs; a dataset is one too.
+    roots: Vec<String>,
+    /// Only these datasets: a URI, a SUBJECT or a displayed name.
+    #[arg(long = "dataset", value_name = "X")]
+    datasets: Vec<String>,
+    /// Only what the clock would start, within its budgets.
+    #[arg(long)]
+    due: bool,
+    /// As if it were then (RFC 3339).
+    #[arg(long, value_name = "TIME")]
+    at: Option<DateTime<Utc>>,
+    /// Writes the plan to a file for `apply`.
+    #[arg(long, value_name = "PLAN")]
+    out: Option<PathBuf>,
+    /// Exit 4 when nothing is wrong and the plan is not empty.
+    #[arg(long)]
+    detailed_exitcode: bool,
+    #[command(flatten)]
+    bounds: Bounds,
+}
+
+#[derive(clap::Args)]
+struct SweepArgs {
+    /// Directories or URIs; a dataset is one too.
+    roots: Vec<String>,
+    /// Only these datasets: a URI, a SUBJECT or a displayed name.
+    #[arg(long = "dataset", value_name = "X")]
+    datasets: Vec<String>,
+    /// Only what the clock would start, within its budgets: what cron calls.
+    #[arg(long)]
+    due: bool,
+    /// Does not ask.
+    #[arg(long, short = 'y')]
+    yes: bool,
+    /// At most this many datasets.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    bounds: Bounds,
+}
+
+#[derive(clap::Args, Default)]
+struct Bounds {
+    /// Only these steps: compact, optimize_indices, cleanup.
+    #[arg(long, value_delimiter = ',', value_name = "STEPS")]
+    steps: Vec<String>,
+    /// How long a version stays after it was replaced.
+    #[arg(long, value_name = "D", value_parser = human::parse_duration)]
+    retention: Option<std::time::Duration>,
+    /// Versions that stay at least, of those that Squire did not make.
+    #[arg(long, value_name = "N")]
+    retain_versions: Option<u32>,
+    /// Bytes that one pass may rewrite.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_rewrite: Option<u64>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    human::parse_size(text).map(|s| s.as_u64())
+}
+
+impl Bounds {
+    fn steps(&self) -> anyhow::Result<Steps> {
+        if self.steps.is_empty() {
+            return Ok(Steps::ALL);
+        }
+        let mut out = Steps { compact: false, optimize_indices: false, cleanup: false };
+        for step in &self.steps {
+            match step.as_str() {
+                "compact" => out.compact = true,
+                "optimize_indices" => out.optimize_indices = true,
+                "cleanup" => out.cleanup = true,
+                other => {
+                    return Err(Failure::usage(format!("--steps {other}: no such step"))
+                        .remedy("write a list of compact, optimize_indices, cleanup")
+                        .into());
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    fn flags(&self) -> PolicyFlags {
+        PolicyFlags { retention: self.retention, retain_versions: self.retain_versions }
+    }
+}
+
+/// Runs the command line and returns its exit code.
+pub fn main() -> Exit {
+    telemetry::with_full_store_labels();
+    let cli = Cli::parse();
+    let verbose = cli.common.is_verbose();
+    let run = || -> anyhow::Result<Exit> {
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(cli))
+    };
+    match run() {
+        Ok(exit) => exit,
+        Err(e) => report_error(&e, verbose),
+    }
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    let common = cli.common;
+    if let Some(Verb::Completion(args)) = &cli.verb {
+        print_stdout(&squire_service::cli::completion::<Cli>(args.shell))?;
+        return Ok(Exit::Ok);
+    }
+    telemetry::init_logs(&common, Audience::Command)?;
+    let metrics = Metrics::install();
+    let config: Loaded<Policy, Floors> = common.loader(PORT).load()?;
+    config
+        .config
+        .policy
+        .validate()
+        .map_err(|e| Failure::usage(format!("policy.{e}")).remedy("correct the key in the config"))?;
+    if common.check_config {
+        print_stdout("the config is good\n")?;
+        return Ok(Exit::Ok);
+    }
+    let Some(verb) = cli.verb else {
+        return Err(Failure::usage("no verb was given").remedy("see squire-maintenance --help").into());
+    };
+    let command = squire_service::config::redact_command(std::env::args());
+    let context = Context { common, config, metrics, command, started: Utc::now() };
+    match verb {
+        Verb::Plan(args) => context.plan(args).await,
+        Verb::Show { plan } => context.show(&plan),
+        Verb::Apply { plan, datasets } => context.apply(&plan, datasets).await,
+        Verb::Sweep(args) => context.sweep(args).await,
+        Verb::Why { dataset } => why::run(&context, &dataset).await,
+        Verb::History { dataset, version } => history::dataset(&context, &dataset, version).await,
+        Verb::Runs { verb: RunsVerb::List { roots } } => history::list(&context, &roots).await,
+        Verb::Runs { verb: RunsVerb::Show { run, roots } } => history::show(&context, run, &roots).await,
+        Verb::Tick { job, dataset } => context.tick(&job, dataset.as_deref()),
+        Verb::Config { verb: ConfigVerb::Show } => context.show_config(),
+        Verb::Demo { dir } => {
+            let made = crate::demo::write(&dir).await?;
+            print_stdout(&made)?;
+            Ok(Exit::Ok)
+        }
+        Verb::Completion(_) => Ok(Exit::Ok),
+    }
+}
+
+/// One invocation.
+pub(crate) struct Context {
+    pub(crate) common: Common,
+    pub(crate) config: Loaded<Policy, Floors>,
+    metrics: Metrics,
+    command: String,
+    started: DateTime<Utc>,
+}
+
+impl Context {
+    pub(crate) async fn estate(&self, roots: &[String], flags: PolicyFlags, at: Option<DateTime<Utc>>) -> anyhow::Result<Estate> {
+        let clock = at.map_or_else(Clock::system, Clock::at);
+        Estate::open(self.config.clone(), roots, clock, flags).await
+    }
+
+    fn show_config(&self) -> anyhow::Result<Exit> {
+        let text = match self.common.output {
+            squire_service::cli::OutputFormat::Json => format!("{:#}\n", self.config.show_json()),
+            _ => self.config.show_text(),
+        };
+        print_stdout(&text)?;
+        Ok(Exit::Ok)
+    }
+
+    fn tick(&self, job: &str, _dataset: Option<&str>) -> anyhow::Result<Exit> {
+        if job != "maintenance" && job != "reconcile" {
+            return Err(Failure::usage(format!("tick {job}: no such job")).remedy("write maintenance or reconcile").into());
+        }
+        Err(Failure::usage("a tick on the in-process bus reaches nobody")
+            .remedy("run `squire-maintenance sweep --due` instead")
+            .into())
+    }
+
+    fn report(&self, kind: ReportKind, estate: &Estate, planned: &PlannedEstate, applied: &HashMap<String, (Applied, f64)>) -> Report {
+        let mut report = Report {
+            schema: SCHEMA.into(),
+            kind,
+            run: estate.run,
+            started_at: self.started,
+            finished_at: Utc::now(),
+            tool: Tool::this(),
+            estate: EstateInfo {
+                id: estate.registry.as_ref().map(|r| r.id()),
+                name: estate.registry.as_ref().map_or(estate.config().estate.name.clone(), |r| r.name().to_string()),
+                registry: estate.registry_uri.clone(),
+                roots: estate.roots.clone(),
+                mode: estate.config().estate.mode,
+            },
+            config_digest: self.config.digest(),
+            command: self.command.clone(),
+            totals: Totals::default(),
+            datasets: driver::datasets(estate, planned, applied),
+            findings: planned.findings.clone(),
+            incomplete: planned.incomplete.clone(),
+        };
+        let requests: Requests = self.metrics.store().requests();
+        let cost = requests.cost(&estate.config().prices);
+        report.finish(requests, cost, telemetry::peak_rss_bytes());
+        report
+    }
+
+    fn finish(&self, report: &Report, detailed: bool, shutdown: Option<&Shutdown>) -> anyhow::Result<Exit> {
+        report.emit(&self.common)?;
+        if let Some(path) = &self.common.metrics_file {
+            self.metrics.set_mode(report.estate.mode);
+            self.metrics.record(report);
+            self.metrics.write_file(path)?;
+        }
+        if let Some(exit) = shutdown.and_then(Shutdown::exit) {
+            return Ok(exit);
+        }
+        Ok(report.exit(detailed))
+    }
+
+    async fn plan(&self, args: PlanArgs) -> anyhow::Result<Exit> {
+        let estate = self.estate(&args.roots, args.bounds.flags(), args.at).await?;
+        let settings = settings(&estate, &args.bounds, args.due)?;
+        let selection = Selection { datasets: args.datasets, due: args.due, limit: None };
+        let planned = driver::plan_estate(&estate, &selection, &settings, args.at).await;
+        refuse_empty(&estate, &planned, &selection)?;
+        if let Some(out) = &args.out {
+            let plans: Vec<DatasetPlan> = plans(&planned).cloned().collect();
+            PlanFile::new(PlanKind::Maintenance, estate.registry.as_ref().map(|r| r.id()), plans).write(out)?;
+        }
+        let report = self.report(ReportKind::Plan, &estate, &planned, &HashMap::new());
+        self.finish(&report, args.detailed_exitcode, None)
+    }
+
+    fn show(&self, path: &std::path::Path) -> anyhow::Result<Exit> {
+        let file: PlanFile<DatasetPlan> = PlanFile::read_for(path, PlanKind::Maintenance)?;
+        let text = match self.common.output {
+            squire_service::cli::OutputFormat::Text | squire_service::cli::OutputFormat::Markdown => why::plan_text(&file),
+            _ => format!("{}\n", serde_json::to_string_pretty(&file)?),
+        };
+        print_stdout(&text)?;
+        Ok(Exit::Ok)
+    }
+
+    async fn sweep(&self, args: SweepArgs) -> anyhow::Result<Exit> {
+        let mut estate = self.estate(&args.roots, args.bounds.flags(), None).await?;
+        let settings = settings(&estate, &args.bounds, args.due)?;
+        let selection = Selection { datasets: args.datasets, due: args.due, limit: args.limit };
+        let planned = driver::plan_estate(&estate, &selection, &settings, None).await;
+        refuse_empty(&estate, &planned, &selection)?;
+        self.carry_out(&mut estate, planned, settings, ReportKind::Sweep, args.yes).await
+    }
+
+    async fn apply(&self, path: &std::path::Path, datasets: Vec<String>) -> anyhow::Result<Exit> {
+        let file: PlanFile<DatasetPlan> = PlanFile::read_for(path, PlanKind::Maintenance)?;
+        let mut by_uri: HashMap<String, DatasetPlan> = HashMap::new();
+        let estate_id = file.estate;
+        for plan in file.into_datasets() {
+            by_uri.insert(plan.uri.clone(), plan);
+        }
+        if by_uri.is_empty() {
+            return Err(Failure::refused("the plan is empty: there is nothing to apply").into());
+        }
+        let uris: Vec<String> = by_uri.keys().cloned().collect();
+        let mut estate = self.estate(&common_roots(&uris), PolicyFlags::default(), None).await?;
+        let ours = estate.registry.as_ref().map(|r| r.id());
+        if estate_id.is_some() && estate_id != ours {
+            return Err(Failure::refused("the plan was made for another estate").remedy("make a new plan with this registry").into());
+        }
+        let settings = settings(&estate, &Bounds::default(), false)?;
+        let wanted = if datasets.is_empty() { uris } else { datasets };
+        let selection = Selection { datasets: wanted, due: false, limit: None };
+        let mut planned = driver::plan_estate(&estate, &selection, &settings, None).await;
+        bind(&mut planned, by_uri);
+        self.carry_out(&mut estate, planned, settings, ReportKind::Apply, true).await
+    }
+
+    /// Asks, makes the registry if it is new, opens the run, applies, closes the run, reports.
+    async fn carry_out(&self, estate: &mut Estate, planned: PlannedEstate, settings: Settings, kind: ReportKind, yes: bool) -> anyhow::Result<Exit> {
+        let work = plans(&planned).any(|p| !p.is_empty());
+        if !work || settings.mode == Mode::Observe {
+            let report = self.report(kind, estate, &planned, &HashMap::new());
+            return self.finish(&report, false, None);
+        }
+        if !yes && !self.confirmed(estate, &planned)? {
+            return Err(Failure::usage("nothing was done: the question was not answered with yes").into());
+        }
+        let shutdown = Shutdown::install()?;
+        let registry = estate.writable().await?;
+        registry.run_open(self.run_record(estate, &registry, kind)).await?;
+        let progress = Progress::new(self.common.quiet);
+        let bar = progress.spinner("sweeping");
+        let tools = Tools {
+            estate: estate.clone(),
+            registry: registry.clone(),
+            settings,
+            rates: Rates::default(),
+            shutdown: shutdown.clone(),
+            graph: planned.graph.clone(),
+            progress: Arc::new(move |text: &str| bar.message(text.to_string())),
+            prepared: Arc::default(),
+        };
+        let applied = driver::apply_estate(&tools, &planned).await;
+        estate.lake.commits_done().await;
+        drop(tools);
+        let report = self.report(kind, estate, &planned, &applied);
+        let failures = report.datasets.iter().filter_map(|d| d.outcome.failure().map(|_| d.uri.clone())).collect();
+        let outcome = RunOutcome {
+            finished_at: Utc::now(),
+            complete: !shutdown.is_requested(),
+            totals: serde_json::to_value(&report.totals)?,
+            failures,
+        };
+        if let Err(e) = registry.run_close(estate.run, outcome).await {
+            tracing::warn!(error = %e, "the run's record could not be closed");
+        }
+        self.finish(&report, false, Some(&shutdown))
+    }
+
+    fn run_record(&self, estate: &Estate, registry: &squire_registry::Registry, kind: ReportKind) -> RunRecord {
+        RunRecord {
+            run: estate.run,
+            kind: kind.as_str().into(),
+            estate: registry.id(),
+            started_at: self.started,
+            command: self.command.clone(),
+            actor: registry.actor().clone(),
+            tool_version: squire_service::VERSION.into(),
+            mode: estate.config().estate.mode.to_string(),
+            config_digest: Some(self.config.digest()),
+            plan_digest: None,
+            live: estate.snapshot.live_counts(),
+            outcome: None,
+        }
+    }
+
+    /// On a terminal: the totals, and a question when versions would go or the registry is new.
+    fn confirmed(&self, estate: &Estate, planned: &PlannedEstate) -> anyhow::Result<bool> {
+        let versions: usize = plans(planned).map(|p| p.removal.versions.len()).sum();
+        let new = estate.registry.is_none();
+        if (versions == 0 && !new) || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            return Ok(true);
+        }
+        let report = self.report(ReportKind::Plan, estate, planned, &HashMap::new());
+        let mut err = std::io::stderr().lock();
+        write!(err, "{}", report.render(squire_service::cli::OutputFormat::Text)?)?;
+        if new {
+            writeln!(err, "A new registry will be made at {}.", estate.registry_uri)?;
+        }
+        if versions > 0 {
+            writeln!(err, "{versions} old versions will be removed.")?;
+        }
+        write!(err, "Go on? [y/N] ")?;
+        err.flush()?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    }
+}
+
+fn settings(estate: &Estate, bounds: &Bounds, due: bool) -> anyhow::Result<Settings> {
+    Ok(estate.settings(due, bounds.steps()?, !bounds.steps.is_empty(), bounds.max_rewrite))
+}
+
+fn plans(planned: &PlannedEstate) -> impl Iterator<Item = &DatasetPlan> {
+    planned.candidates.iter().filter_map(|c| match &c.case {
+        Case::Planned(p) => Some(&p.plan),
+        _ => None,
+    })
+}
+
+/// A ROOT given by hand that does not exist or holds no dataset is an error: silence would look like health.
+fn refuse_empty(estate: &Estate, planned: &PlannedEstate, selection: &Selection) -> anyhow::Result<()> {
+    if let Some(root) = planned.scope.empty.first() {
+        let shown = squire_lake::uri::local_path(root).map_or(root.clone(), |p| p.display().to_string());
+        return Err(Failure::could_not_run(format!("empty_scan: {shown} does not exist or holds no Lance dataset"))
+            .remedy("check the path; a dataset is a directory with _versions/ in it")
+            .into());
+    }
+    if planned.candidates.is_empty() && !selection.datasets.is_empty() {
+        return Err(Failure::usage(format!("--dataset {}: no such dataset under the ROOTs", selection.datasets.join(", ")))
+            .remedy("write its URI, its SUBJECT or its name as `plan` shows it")
+            .into());
+    }
+    if planned.candidates.is_empty() && planned.incomplete.is_empty() && estate.by_hand {
+        return Err(Failure::could_not_run("empty_scan: no dataset was found").into());
+    }
+    Ok(())
+}
+
+/// What is in the file, and nothing else: a dataset whose HEAD moved is stale.
+fn bind(planned: &mut PlannedEstate, mut by_uri: HashMap<String, DatasetPlan>) {
+    for candidate in &mut planned.candidates {
+        let Case::Planned(p) = &mut candidate.case else { continue };
+        match by_uri.remove(&candidate.uri) {
+            Some(plan) if plan.read_version == p.look.version() => p.plan = plan,
+            found => {
+                let detail = match found {
+                    Some(plan) => format!("HEAD moved from version {} to {} since the plan", plan.read_version, p.look.version()),
+                    None => "the plan does not name it".into(),
+                };
+                let skip = crate::admit::Skip { reason: squire_service::report::SkipReason::PlanStale, detail };
+                candidate.case = Case::Skipped(skip, None);
+            }
+        }
+    }
+}
+
+/// The folders that hold the plan's datasets.
+fn common_roots(uris: &[String]) -> Vec<String> {
+    let mut roots: Vec<String> = uris.to_vec();
+    roots.sort();
+    roots
+}

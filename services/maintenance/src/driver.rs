@@ -1,0 +1,427 @@
+//! The loop that decides when: discover, look, plan, and (in a sweep) apply, biggest gain first.
+//!
+//! Short and rarely edited; each *how* is elsewhere. One dataset's failure stops no other dataset (invariant
+//! `failures_stay_home`), and every dataset seen ends in exactly one outcome.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use chrono::{DateTime, Utc};
+use futures::stream::{self, StreamExt};
+use squire_lake::look::{Look, Looked, look};
+use squire_lake::refs::{CloneGraph, KeepSet};
+use squire_lake::{contain, uri};
+use squire_registry::Governance;
+use squire_service::report::{Dataset, Finding, FindingKind, FindingSubject, Incomplete, Outcome, SkipReason};
+
+use crate::admit::{self, Skip};
+use crate::apply::{Applied, Tools, apply, failure_kind};
+use crate::estate::{Estate, Scope};
+use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
+use crate::report::{self, Seen};
+use crate::state::DatasetState;
+
+/// Which of the estate's datasets a run is about.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// `--dataset`: URIs, SUBJECTs or displayed names; empty: all.
+    pub datasets: Vec<String>,
+    /// `--due`.
+    pub due: bool,
+    /// `--limit`.
+    pub limit: Option<usize>,
+}
+
+/// One dataset on its way through a run.
+pub struct Candidate {
+    /// Canonical URI.
+    pub uri: String,
+    /// What came of the look.
+    pub case: Case,
+    /// Seconds spent on looking and planning.
+    pub seconds: f64,
+}
+
+/// What a look led to.
+pub enum Case {
+    /// Planned.
+    Planned(Box<Planned>),
+    /// It could not be looked at.
+    Failed(squire_lake::Error),
+    /// Left alone before a look was needed or possible.
+    Skipped(Skip, Option<Box<Planned>>),
+}
+
+/// A look with its plan.
+pub struct Planned {
+    /// The dataset.
+    pub look: Look,
+    /// What governs it.
+    pub governance: Governance,
+    /// Its description.
+    pub layout: Layout,
+    /// The plan.
+    pub plan: DatasetPlan,
+    /// What is remembered of it.
+    pub state: DatasetState,
+}
+
+/// A whole estate, looked at and planned.
+pub struct PlannedEstate {
+    /// By URI.
+    pub candidates: Vec<Candidate>,
+    /// What other datasets read.
+    pub graph: Arc<CloneGraph>,
+    /// The walk.
+    pub scope: Scope,
+    /// Findings about the estate.
+    pub findings: Vec<Finding>,
+    /// What could not be read.
+    pub incomplete: Vec<Incomplete>,
+}
+
+/// Discovers, looks and plans. Zero writes.
+pub async fn plan_estate(estate: &Estate, selection: &Selection, settings: &Settings, at: Option<DateTime<Utc>>) -> PlannedEstate {
+    let now = at.unwrap_or_else(|| estate.now());
+    let scope = estate.discover().await;
+    let wanted: BTreeSet<String> = scope.datasets.iter().filter(|d| names(estate, selection, d)).cloned().collect();
+    let states = load_states(estate, &wanted).await;
+    let concurrency = estate.config().limits.concurrency.max(1);
+    let looked: Vec<(String, squire_lake::Result<Looked>, f64)> = stream::iter(wanted.iter().cloned())
+        .map(|uri| async move {
+            let start = Instant::now();
+            let looked = contain::contained(&estate.lake, "looking at the dataset", &uri, look(&estate.lake, &uri, now)).await;
+            (uri, looked, start.elapsed().as_secs_f64())
+        })
+        .buffer_unordered(concurrency)
+        .collect()
+        .await;
+    let mut graph = CloneGraph::default();
+    for (place, why) in &scope.unreadable {
+        graph.add_unread(format!("{place} ({why})"));
+    }
+    for (uri, result, _) in &looked {
+        match result {
+            Ok(Looked::Dataset(look)) => graph.add(uri, look.reads.clone()),
+            Ok(_) => {}
+            Err(_) => graph.add_unread(uri.clone()),
+        }
+    }
+    complete_graph(estate, &scope, &wanted, &mut graph, now).await;
+    let mut planner = Planner { estate, settings, graph: &graph, states, lost: HashMap::new(), due: selection.due, now };
+    let mut candidates = Vec::with_capacity(looked.len());
+    for (uri, result, seconds) in looked {
+        let start = Instant::now();
+        let case = planner.case(&uri, result).await;
+        candidates.push(Candidate { uri, case, seconds: seconds + start.elapsed().as_secs_f64() });
+    }
+    // Biggest gain first.
+    candidates.sort_by(|a, b| gain(b).cmp(&gain(a)).then_with(|| a.uri.cmp(&b.uri)));
+    limit(&mut candidates, selection.limit);
+    let findings = estate_findings(estate, &wanted, selection);
+    let incomplete = incomplete(estate, &scope);
+    PlannedEstate { candidates, graph: Arc::new(graph), scope, findings, incomplete }
+}
+
+fn gain(candidate: &Candidate) -> u64 {
+    match &candidate.case {
+        Case::Planned(p) => p.plan.gain(),
+        _ => 0,
+    }
+}
+
+/// `--limit N`: the rest is counted as not selected.
+fn limit(candidates: &mut [Candidate], n: Option<usize>) {
+    let Some(n) = n else { return };
+    let mut taken = 0;
+    for candidate in candidates {
+        let Case::Planned(p) = &candidate.case else { continue };
+        if p.plan.is_empty() {
+            continue;
+        }
+        taken += 1;
+        if taken > n {
+            let skip = Skip { reason: SkipReason::NotSelected, detail: format!("--limit {n}") };
+            let case = std::mem::replace(&mut candidate.case, Case::Skipped(skip.clone(), None));
+            if let Case::Planned(p) = case {
+                candidate.case = Case::Skipped(skip, Some(p));
+            }
+        }
+    }
+}
+
+/// Whether `--dataset` names it: by URI, SUBJECT or displayed name.
+fn names(estate: &Estate, selection: &Selection, dataset: &str) -> bool {
+    if selection.datasets.is_empty() {
+        return true;
+    }
+    let name = uri::display(dataset, &estate.roots);
+    let table = estate.snapshot.table_at(dataset).map(|t| t.fields.subject());
+    selection.datasets.iter().any(|wanted| {
+        *wanted == dataset
+            || *wanted == name
+            || wanted.strip_suffix(".lance").is_some_and(|w| w == name)
+            || uri::canonical(wanted).is_ok_and(|w| w == dataset)
+            || wanted.parse::<squire_registry::Subject>().is_ok_and(|s| {
+                table.as_ref() == Some(&s) || s == squire_registry::Subject::Dataset(dataset.to_string())
+            })
+    })
+}
+
+async fn load_states(estate: &Estate, wanted: &BTreeSet<String>) -> HashMap<String, DatasetState> {
+    let Some(registry) = &estate.registry else { return HashMap::new() };
+    match registry.load_state(wanted.iter()).await {
+        Ok(states) => states,
+        Err(e) => {
+            tracing::warn!(error = %e, "the state of earlier runs could not be read; going on without it");
+            HashMap::new()
+        }
+    }
+}
+
+/// Looks at the rest of the estate, for its clones' sake.
+async fn complete_graph(estate: &Estate, scope: &Scope, wanted: &BTreeSet<String>, graph: &mut CloneGraph, now: DateTime<Utc>) {
+    let rest: BTreeSet<&String> = scope.datasets.iter().filter(|d| !wanted.contains(*d)).chain(&scope.others).collect();
+    let looked: Vec<(String, squire_lake::Result<Looked>)> = stream::iter(rest)
+        .map(|uri| async move {
+            (uri.clone(), contain::contained(&estate.lake, "looking at the dataset", uri, look(&estate.lake, uri, now)).await)
+        })
+        .buffer_unordered(estate.config().limits.concurrency.max(1))
+        .collect()
+        .await;
+    for (uri, result) in looked {
+        match result {
+            Ok(Looked::Dataset(look)) => graph.add(&uri, look.reads),
+            Ok(_) => {}
+            Err(_) => graph.add_unread(uri),
+        }
+    }
+}
+
+/// Plans one dataset after another.
+struct Planner<'a> {
+    estate: &'a Estate,
+    settings: &'a Settings,
+    graph: &'a CloneGraph,
+    states: HashMap<String, DatasetState>,
+    lost: HashMap<String, Option<String>>,
+    due: bool,
+    now: DateTime<Utc>,
+}
+
+impl Planner<'_> {
+    async fn case(&mut self, uri: &str, looked: squire_lake::Result<Looked>) -> Case {
+        let snapshot = &self.estate.snapshot;
+        let bare = self.estate.govern(snapshot, uri, &BTreeMap::new(), false);
+        let look = match looked {
+            Ok(Looked::Dataset(look)) => *look,
+            Ok(Looked::Nothing) if !bare.declared_only => {
+                let error = squire_lake::Error::new(squire_lake::Kind::Open, "looking for its manifests", uri)
+                    .remedy("it has none: restore the dataset, or drop the table");
+                return admit::forbidden(&bare, self.now).map_or(Case::Failed(error), |skip| Case::Skipped(skip, None));
+            }
+            Ok(Looked::DeclaredOnly) | Ok(Looked::Nothing) => {
+                let detail = "declared, no data yet".to_string();
+                let skip = admit::forbidden(&bare, self.now).unwrap_or(Skip { reason: SkipReason::DeclaredOnly, detail });
+                return Case::Skipped(skip, None);
+            }
+            Err(e) => {
+                return match admit::forbidden(&bare, self.now) {
+                    Some(skip) => Case::Skipped(skip, None),
+                    None => Case::Failed(e),
+                };
+            }
+        };
+        let governance = self.estate.govern(snapshot, uri, &look.config(), look.deregistered);
+        let planned = self.plan(look, governance).await;
+        match self.admitted(&planned) {
+            Some(skip) => Case::Skipped(skip, Some(Box::new(planned))),
+            None => Case::Planned(Box::new(planned)),
+        }
+    }
+
+    async fn plan(&mut self, look: Look, governance: Governance) -> Planned {
+        let state = self.states.remove(&look.uri).unwrap_or_default();
+        let keep = self.graph.keep_set(&look.uri);
+        let lost = self.lost(&look.uri).await;
+        let rules = Rules {
+            governance: &governance,
+            settings: self.settings,
+            registry_lost: lost.as_deref(),
+            rewritten: &state.rewritten,
+            free_bytes: free_bytes(&look.uri),
+            now: self.now,
+        };
+        let layout = Layout::of(&look, &governance.policy.policy, self.now);
+        let plan = plan::plan(&look, &layout, &keep, &rules);
+        Planned { layout, plan, look, governance, state }
+    }
+
+    /// The marker question, once per folder.
+    async fn lost(&mut self, dataset: &str) -> Option<String> {
+        let parent = dataset.rsplit_once('/').map_or(dataset, |(p, _)| p).to_string();
+        if let Some(known) = self.lost.get(&parent) {
+            return known.clone();
+        }
+        let lost = self.estate.lost(&parent).await;
+        self.lost.insert(parent, lost.clone());
+        lost
+    }
+
+    fn admitted(&self, p: &Planned) -> Option<Skip> {
+        let not_selected = |detail| Skip { reason: SkipReason::NotSelected, detail };
+        admit::forbidden(&p.governance, self.now)
+            .or_else(|| self.estate.selected(&p.look.uri, &p.governance).map(not_selected))
+            .or_else(|| admit::not_ours(&p.look))
+            .or_else(|| admit::outside_window(&p.layout, &p.governance, self.now, self.due))
+            .or_else(|| match self.due {
+                true if !p.plan.is_empty() => admit::not_due(&p.layout, &p.plan, &p.governance, &p.state, self.now),
+                _ => None,
+            })
+    }
+}
+
+/// Free bytes on a local disk.
+fn free_bytes(uri: &str) -> Option<u64> {
+    let path = uri::local_path(uri)?;
+    let stat = rustix::fs::statvfs(&path).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+fn estate_findings(estate: &Estate, wanted: &BTreeSet<String>, selection: &Selection) -> Vec<Finding> {
+    let mut out = Vec::new();
+    for unreadable in &estate.snapshot.unreadable {
+        let record = format!("{}/{}", unreadable.collection, unreadable.key);
+        out.push(Finding::new(FindingKind::RecordUnreadable, FindingSubject::record(record), unreadable.why.clone()));
+    }
+    for trash in estate.snapshot.trash().filter(|t| t.fields.deadline <= estate.now()) {
+        let subject = FindingSubject::table(trash.fields.subject.to_string());
+        out.push(
+            Finding::new(FindingKind::TrashExpired, subject, "its grace is over; its bytes are still there")
+                .with_fix("squire-reconcile reclaim plan"),
+        );
+    }
+    if !estate.by_hand && wanted.is_empty() && selection.datasets.is_empty() {
+        for root in &estate.roots {
+            out.push(Finding::new(FindingKind::EmptyScan, FindingSubject::uri(root.clone()), "no dataset was found"));
+        }
+    }
+    out
+}
+
+fn incomplete(estate: &Estate, scope: &Scope) -> Vec<Incomplete> {
+    let mut out: Vec<Incomplete> = scope
+        .unreadable
+        .iter()
+        .map(|(what, why)| Incomplete {
+            what: what.clone(),
+            why: why.clone(),
+            remedy: "check the credentials and permissions; until then nothing that it may reference is removed".into(),
+        })
+        .collect();
+    out.extend(estate.snapshot.unreadable.iter().map(|u| Incomplete {
+        what: format!("registry record {}/{}", u.collection, u.key),
+        why: u.why.clone(),
+        remedy: "write the record again with squire-registry, or run a newer version".into(),
+    }));
+    out
+}
+
+/// Renders a planned estate as the report's datasets, in the plan's order.
+pub fn datasets(estate: &Estate, planned: &PlannedEstate, applied: &HashMap<String, (Applied, f64)>) -> Vec<Dataset> {
+    planned
+        .candidates
+        .iter()
+        .map(|c| match &c.case {
+            Case::Failed(e) => Dataset::new(&c.uri, Outcome::failed(failure_kind(e.kind())).with_detail(e.to_string())),
+            Case::Skipped(skip, None) => Dataset::new(&c.uri, Outcome::skipped(skip.reason).with_detail(skip.detail.clone())),
+            Case::Skipped(skip, Some(p)) => row(estate, planned, p, None, Some(skip), c.seconds),
+            Case::Planned(p) => {
+                let done = applied.get(&c.uri);
+                row(estate, planned, p, done.map(|(a, _)| a), None, c.seconds + done.map_or(0.0, |(_, s)| *s))
+            }
+        })
+        .collect()
+}
+
+fn row(estate: &Estate, planned: &PlannedEstate, p: &Planned, applied: Option<&Applied>, skip: Option<&Skip>, seconds: f64) -> Dataset {
+    let readers: Vec<String> =
+        planned.graph.readers(&p.look.uri).into_iter().map(|r| uri::display(r, &estate.roots)).collect();
+    let seen = Seen {
+        look: &p.look,
+        governance: &p.governance,
+        layout: &p.layout,
+        plan: &p.plan,
+        cloned_by: &readers,
+        name: &p.look.uri,
+    };
+    report::dataset(&seen, applied, skip, seconds)
+}
+
+/// Applies every non-empty plan, several at once, in the plan's order. Saves the state of what changed.
+pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<String, (Applied, f64)> {
+    let work: Vec<&Planned> = planned
+        .candidates
+        .iter()
+        .filter_map(|c| match &c.case {
+            Case::Planned(p) if !p.plan.is_empty() => Some(p.as_ref()),
+            _ => None,
+        })
+        .collect();
+    let concurrency = tools.estate.config().limits.concurrency.max(1);
+    let done: Vec<(String, Applied, f64)> = stream::iter(work)
+        .map(|p| async move {
+            let start = Instant::now();
+            let uri = p.look.uri.clone();
+            let applied = if tools.shutdown.is_requested() {
+                let detail = "stopped by a signal before it began".to_string();
+                Applied { skipped: Some(Skip { reason: SkipReason::NotSelected, detail }), ..Applied::default() }
+            } else if let Some(f) = p.state.gives_up_on(p.plan.read_version) {
+                let mut applied = Applied::default();
+                let kind = f.kind.parse().unwrap_or(squire_service::report::FailureKind::Permanent);
+                applied.failures.insert("earlier", (kind, format!("it failed with {} at version {} and HEAD has not moved", f.kind, f.version)));
+                applied
+            } else {
+                let work = async { Ok(apply(tools, &p.plan, &p.look, &p.governance).await) };
+                match contain::contained(&tools.estate.lake, "the pass", &uri, work).await {
+                    Ok(applied) => applied,
+                    Err(e) => {
+                        let mut applied = Applied::default();
+                        applied.failures.insert("pass", (failure_kind(e.kind()), e.to_string()));
+                        applied
+                    }
+                }
+            };
+            save_state(tools, p, &applied).await;
+            (uri, applied, start.elapsed().as_secs_f64())
+        })
+        .buffer_unordered(concurrency)
+        .collect()
+        .await;
+    done.into_iter().map(|(uri, applied, seconds)| (uri, (applied, seconds))).collect()
+}
+
+async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) {
+    let mut state = p.state.clone();
+    let now = tools.estate.now();
+    if let Some((kind, _)) = applied.failures.iter().filter(|(step, _)| **step != "earlier").map(|(_, f)| f).next() {
+        let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
+        state.failed(version, kind.as_str(), now);
+    } else if applied.is_material() {
+        let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
+        let rewritten = applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>();
+        state.worked(version, rewritten, p.governance.policy.policy.retention, now);
+    }
+    if state == p.state {
+        return;
+    }
+    if let Err(e) = tools.registry.save_state(HashMap::from([(p.look.uri.clone(), state)])).await {
+        tracing::warn!(dataset = p.look.uri, error = %e, "the state could not be saved; the next run plans without it");
+    }
+}
+
+/// The files that others read, for `why` and tests.
+pub fn keep_set(planned: &PlannedEstate, uri: &str) -> KeepSet {
+    planned.graph.keep_set(uri)
+}

@@ -1,0 +1,187 @@
+//! Temporary lakes, the binaries, and what a report says.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use serde_json::Value;
+use squire_lake::Lake;
+use squire_lake::sample::{Columns, Sample};
+use tempfile::TempDir;
+
+/// A temporary folder with a lake in it.
+pub struct Here {
+    dir: TempDir,
+}
+
+impl Here {
+    pub fn new() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("squire-").tempdir().expect("a temporary folder") }
+    }
+
+    pub fn path(&self, rel: &str) -> PathBuf {
+        self.dir.path().join(rel)
+    }
+
+    pub fn text(&self, rel: &str) -> String {
+        self.path(rel).to_str().expect("UTF-8").to_string()
+    }
+
+    pub fn uri(&self, rel: &str) -> String {
+        squire_lake::uri::canonical(&self.text(rel)).expect("a canonical URI")
+    }
+
+    /// A sample dataset of `fragments` appends of `rows` rows.
+    pub async fn table(&self, rel: &str, fragments: i64, rows: usize) -> Sample {
+        std::fs::create_dir_all(self.path(rel).parent().expect("a parent")).expect("made");
+        let mut sample = Sample::new(self.uri(rel), Columns::default());
+        for i in 0..fragments {
+            sample.write(rows, i * rows as i64).await.expect("written");
+        }
+        sample
+    }
+}
+
+pub fn lake() -> Lake {
+    Lake::new(Arc::new(|_: &str| HashMap::new()), 256 << 20)
+}
+
+fn command(binary: &Path) -> Command {
+    let mut command = Command::new(binary);
+    for (name, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("SQUIRE_")) {
+        command.env_remove(name);
+    }
+    command.env("NO_COLOR", "1");
+    command
+}
+
+/// `squire-maintenance` with these arguments, in a folder without a config file.
+pub fn squire<S: AsRef<str>>(args: &[S]) -> Output {
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+    command(Path::new(env!("CARGO_BIN_EXE_squire-maintenance")))
+        .current_dir(elsewhere.path())
+        .args(args)
+        .output()
+        .expect("it ran")
+}
+
+/// The `squire-registry` command, which is built beside this one.
+pub fn registry<S: AsRef<str>>(args: &[S]) -> Output {
+    let binary = Path::new(env!("CARGO_BIN_EXE_squire-maintenance")).with_file_name("squire-registry");
+    assert!(binary.exists(), "{} is not built; run `make test` or `cargo build --workspace --bins`", binary.display());
+    let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+    command(&binary).args(args).output().expect("it ran")
+}
+
+pub fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs and returns the JSON report; fails with what was said when there is none.
+pub fn report<S: AsRef<str>>(args: &[S]) -> Value {
+    let mut all: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+    all.extend(["-o", "json"]);
+    let output = squire(&all);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{all:?}: exit {}: {e}: {}", code(&output), stderr(&output)))
+}
+
+/// The row of the dataset whose URI ends so.
+pub fn row<'a>(report: &'a Value, end: &str) -> &'a Value {
+    report["datasets"]
+        .as_array()
+        .expect("datasets")
+        .iter()
+        .find(|d| d["uri"].as_str().is_some_and(|u| u.ends_with(end)))
+        .unwrap_or_else(|| panic!("no dataset ends in {end}: {report:#}"))
+}
+
+/// Every file under a folder with its bytes: what "changes nothing at all" is measured by.
+pub fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut out = Vec::new();
+    let mut queue = vec![dir.to_path_buf()];
+    while let Some(at) = queue.pop() {
+        for entry in std::fs::read_dir(&at).expect("readable").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                queue.push(path);
+            } else {
+                let bytes = std::fs::read(&path).expect("readable");
+                out.push((path, bytes));
+            }
+        }
+    }
+    out.sort();
+    out
+}
+
+/// Files under a dataset only, the registry left out.
+pub fn dataset_tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    tree(dir).into_iter().filter(|(p, _)| !p.to_string_lossy().contains("/_squire/")).collect()
+}
+
+/// The arguments that make a retention of one second possible.
+pub fn one_second() -> Vec<String> {
+    ["--set", "floors.retention=1s", "--retention", "1s"].map(String::from).to_vec()
+}
+
+/// Waits until the newest file under a folder is older than `age`: replaced-at counts on the store's clock.
+pub fn wait_until_older(dir: &Path, age: std::time::Duration) {
+    let deadline = std::time::Instant::now() + age * 3 + std::time::Duration::from_secs(5);
+    loop {
+        let newest = tree(dir)
+            .iter()
+            .filter_map(|(p, _)| p.metadata().ok()?.modified().ok())
+            .max()
+            .expect("there are files");
+        if newest.elapsed().is_ok_and(|e| e > age) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "the files under {} do not age", dir.display());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// The folder with the generators that other people wrote, or a loud skip.
+pub fn shared(test: &str) -> Option<PathBuf> {
+    let dir = std::env::var_os("SQUIRE_SHARED").map(PathBuf::from).filter(|p| p.join("tools").is_dir());
+    if dir.is_none() {
+        eprintln!("SKIPPED {test}: SQUIRE_SHARED names no folder with tools/make_estate.py");
+    }
+    dir
+}
+
+/// The Python with pylance and lancedb, or a loud skip.
+pub fn python(test: &str) -> Option<String> {
+    let python = std::env::var("SQUIRE_PYTHON").ok();
+    if python.is_none() {
+        eprintln!("SKIPPED {test}: SQUIRE_PYTHON names no Python with pylance (run `make test`)");
+    }
+    python
+}
+
+/// The project's own reader in Python, which goes through pylance and not through our code.
+pub fn check_py() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/py/check.py").to_string()
+}
+
+pub fn run_python(python: &str, args: &[&str]) -> Output {
+    Command::new(python).args(args).output().expect("python ran")
+}
+
+#[track_caller]
+pub fn assert_ok(output: &Output, what: &str) {
+    assert!(
+        output.status.success(),
+        "{what}: exit {}\n{}\n{}",
+        code(output),
+        String::from_utf8_lossy(&output.stdout),
+        stderr(output)
+    );
+}

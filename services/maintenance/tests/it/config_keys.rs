@@ -1,0 +1,93 @@
+//! For each config key that the pass obeys, only that key changes and the plan changes.
+
+use serde_json::Value;
+
+use super::common::*;
+
+/// Twelve small appends, history that is three days old, an index that lags.
+async fn lake_for_keys() -> Here {
+    let here = Here::new();
+    let mut sample = here.table("lake/acme-silver/t", 4, 50).await;
+    sample.index(squire_lake::sample::SampleIndex::BTree).await.expect("indexed");
+    for i in 0..8 {
+        sample.write(50, 1_000 + i * 50).await.expect("written");
+    }
+    let three_days = 3 * 86_400;
+    for entry in std::fs::read_dir(here.path("lake/acme-silver/t/_versions")).expect("versions").flatten() {
+        if entry.path().extension().is_some_and(|e| e == "manifest") {
+            squire_lake::sample::backdate(&entry.path(), three_days).expect("backdated");
+            let then = std::time::SystemTime::now() - std::time::Duration::from_secs(three_days);
+            std::fs::File::options().write(true).open(entry.path()).and_then(|f| f.set_modified(then)).expect("touched");
+        }
+    }
+    here
+}
+
+/// The part of the report that says what would be done.
+fn plan(here: &Here, more: &[&str]) -> Value {
+    let root = here.text("lake");
+    let mut args = vec!["plan", &root];
+    args.extend(more);
+    let planned = report(&args);
+    let d = &planned["datasets"][0];
+    serde_json::json!([d["outcome"], d["steps"], d["target_rows"], d["target_source"], d["tier"]])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_key_of_the_pass_changes_a_plan() {
+    let here = lake_for_keys().await;
+    let cases: &[(&[&str], &[&str])] = &[
+        (&[], &["--set", "policy.retention=2d"]),
+        (&["--set", "policy.retention=2d"], &["--set", "policy.retention=2d", "--set", "policy.retain_versions=9"]),
+        (&[], &["--set", "policy.compact=false"]),
+        (&[], &["--set", "policy.optimize_indices=false"]),
+        (&["--set", "policy.retention=2d"], &["--set", "policy.retention=2d", "--set", "policy.cleanup=false"]),
+        (&[], &["--set", "policy.target_rows=100"]),
+        (&[], &["--set", "policy.max_rewrite_bytes=1KiB"]),
+        (&["--set", "policy.retention=2d"], &["--set", "policy.retention=2d", "--set", "floors.retention=5d"]),
+        (
+            &["--set", "policy.retention=2d", "--set", "policy.retain_versions=2"],
+            &["--set", "policy.retention=2d", "--set", "policy.retain_versions=2", "--set", "floors.retain_versions=9"],
+        ),
+        (&["--set", "policy.retention=2d"], &["--set", "policy.retention=2d", "--set", "estate.exclusive=false"]),
+        (&["--set", "policy.retention=2d"], &["--set", "policy.retention=2d", "--set", "estate.mode=compact"]),
+        (&[], &["--set", "estate.target_bytes=1KiB"]),
+        (&["--set", "estate.small_bytes=1B"], &["--set", "estate.small_bytes=1GiB"]),
+        (&[], &["--set", "estate.tiers={silver=10,x=1}"]),
+        (&[], &["--set", "estate.exclude=[\"acme-silver/*\"]"]),
+        (&[], &["--set", "estate.include=[\"nothing\"]"]),
+        (&[], &["--set", "estate.maintain=registered"]),
+        (&[], &["--set", "estate.maintain=labelled"]),
+        (&[], &["--set", "rollout.percent=0"]),
+        (&["--due"], &["--due", "--set", "policy.quiet_for=30d"]),
+        (&["--due"], &["--due", "--set", "policy.max_stranded=0"]),
+        (&["--due"], &["--due", "--set", "policy.window=Mon-Sun 00:00-00:01 UTC", "--at", "2026-12-01T12:00:00Z"]),
+        (&["--due", "--set", "policy.optimize_indices=false"], &["--due", "--set", "policy.optimize_indices=false", "--set", "policy.settle_after=30d", "--set", "policy.min_fragments=50"]),
+        (&[], &["--steps", "cleanup"]),
+        (&[], &["--max-rewrite", "1KiB"]),
+        (&[], &["--retention", "2d"]),
+        (&["--retention", "2d"], &["--retention", "2d", "--retain-versions", "9"]),
+        (&[], &["--at", "2027-06-01T00:00:00Z"]),
+    ];
+    for (base, changed) in cases {
+        assert_ne!(plan(&here, base), plan(&here, changed), "{changed:?} changes nothing against {base:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_key_can_only_make_things_safer() {
+    let here = lake_for_keys().await;
+    let uri = here.uri("lake/acme-silver/t");
+    let keep = ["--set", "policy.retention=2d"];
+    let before = plan(&here, &keep);
+    let mut sample =
+        squire_lake::sample::Sample::open(&lake(), &uri, Default::default()).await.expect("opened");
+    sample.config(&[("squire.retention", "1h")]).await.expect("set");
+    let shorter = plan(&here, &keep);
+    assert_eq!(
+        before[1]["cleanup"]["versions_removed"], shorter[1]["cleanup"]["versions_removed"],
+        "a shorter retention in the table changes nothing"
+    );
+    sample.config(&[("squire.retention", "20d")]).await.expect("set");
+    assert_eq!(plan(&here, &keep)[1]["cleanup"]["versions_removed"], 0, "a longer one is honoured");
+}

@@ -1,0 +1,15 @@
+//! Integration tests of the pass: the real binary on real Lance files, and the planner on described layouts.
+
+mod bad_input;
+mod common;
+mod config_keys;
+mod estate;
+mod frozen;
+mod incidents;
+mod lancedb;
+mod layouts;
+mod plan_files;
+mod plan_laws;
+mod registry_lost;
+mod replaced_at;
+mod verification;

@@ -1,0 +1,54 @@
+//! A plan file binds: what is in it is done, and nothing else.
+
+use super::common::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_does_what_the_plan_says() {
+    let here = Here::new();
+    here.table("lake/a", 5, 10).await;
+    here.table("lake/b", 5, 10).await;
+    let plan = here.text("p.json");
+    report(&["plan", &here.text("lake"), "--out", &plan]);
+    let shown = squire(&["show", &plan]);
+    assert_ok(&shown, "show");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("5 fragments in 1 tasks"));
+    let applied = report(&["apply", &plan, "--dataset", &here.uri("lake/a")]);
+    assert_eq!(row(&applied, "lake/a")["after"]["fragments"], 1, "{applied:#}");
+    let planned = report(&["plan", &here.text("lake")]);
+    assert_eq!(row(&planned, "lake/b")["before"]["fragments"], 5, "b was not asked for");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_moved_head_makes_the_plan_stale() {
+    let here = Here::new();
+    let mut sample = here.table("lake/a", 5, 10).await;
+    let plan = here.text("p.json");
+    report(&["plan", &here.text("lake"), "--out", &plan]);
+    sample.write(10, 900).await.expect("written");
+    let before = dataset_tree(&here.path("lake"));
+    let applied = report(&["apply", &plan]);
+    assert_eq!(row(&applied, "lake/a")["outcome"]["reason"], "plan_stale", "{applied:#}");
+    assert_eq!(dataset_tree(&here.path("lake/a")), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_plan_is_refused() {
+    let here = Here::new();
+    here.table("lake/a", 5, 10).await;
+    let plan = here.text("p.json");
+    report(&["plan", &here.text("lake"), "--out", &plan]);
+    let text = std::fs::read_to_string(&plan).expect("read");
+    std::fs::write(&plan, text.replace("\"rows\": 50", "\"rows\": 51")).expect("written");
+    let output = squire(&["apply", &plan]);
+    assert_ne!(code(&output), 0);
+    assert!(stderr(&output).contains("plan"), "{}", stderr(&output));
+    assert!(!here.path("lake/_squire").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_with_work_is_exit_four_when_asked() {
+    let here = Here::new();
+    here.table("lake/a", 5, 10).await;
+    assert_eq!(code(&squire(&["plan", &here.text("lake"), "--detailed-exitcode"])), 4);
+    assert_eq!(code(&squire(&["plan", &here.text("lake")])), 0);
+}

@@ -1,0 +1,181 @@
+//! The command line: the verbs of the contract, configuration and completion.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use squire_registry::{Floors, Policy};
+use squire_service::cli::{self, Common, CompletionArgs, Exit, Failure};
+use squire_service::config::{Config, Problem};
+use squire_service::telemetry::{self, Audience};
+
+/// Default port of `[http] listen`.
+const PORT: u16 = 9465;
+
+/// Says where the registry, the catalogue and the buckets disagree, and reclaims what nobody
+/// references any more.
+///
+/// A ROOT is a directory or URI (./lake, s3://bucket/prefix), or one dataset.
+#[derive(Debug, Parser)]
+#[command(name = "squire-reconcile", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Examples:\n  squire-reconcile report ./lake\n  squire-reconcile reclaim plan ./lake --out reclaim.json\n  squire-reconcile config show"
+)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Findings about storage, registry, namespaces and contracts; writes nothing
+    #[command(after_help = "Example:\n  squire-reconcile report ./lake --html drift.html")]
+    Report {
+        /// Directories, URIs or datasets
+        roots: Vec<String>,
+        /// Only this dataset: a URI, a SUBJECT or a displayed name
+        #[arg(long, value_name = "X")]
+        dataset: Vec<String>,
+        /// Leaves out the search for files that nobody names
+        #[arg(long)]
+        no_orphans: bool,
+    },
+    /// Moves to quarantine what nobody references, by a plan
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    #[command(after_help = "Example:\n  squire-reconcile reclaim plan ./lake --out reclaim.json")]
+    Reclaim {
+        #[command(subcommand)]
+        verb: Reclaim,
+    },
+    /// Runs as a daemon, by its schedule
+    #[command(after_help = "Example:\n  squire-reconcile serve --config squire.toml")]
+    Serve,
+    /// Shows the effective configuration and where each value came from
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    #[command(after_help = "Example:\n  squire-reconcile config show -o json")]
+    Config {
+        #[command(subcommand)]
+        verb: ConfigVerb,
+    },
+    /// Prints a completion script
+    #[command(after_help = "Example:\n  squire-reconcile completion bash > /etc/bash_completion.d/squire-reconcile")]
+    Completion(CompletionArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Reclaim {
+    /// Writes a plan; writes nothing else
+    #[command(after_help = "Example:\n  squire-reconcile reclaim plan ./lake --out reclaim.json")]
+    Plan {
+        /// Directories, URIs or datasets
+        roots: Vec<String>,
+        /// The file to write
+        #[arg(long, value_name = "PLAN")]
+        out: PathBuf,
+    },
+    /// Shows what is in a plan; writes nothing
+    #[command(after_help = "Example:\n  squire-reconcile reclaim show reclaim.json")]
+    Show {
+        /// The plan file
+        plan: PathBuf,
+    },
+    /// Moves what is in the plan to quarantine, and nothing else
+    #[command(after_help = "Example:\n  squire-reconcile reclaim apply reclaim.json")]
+    Apply {
+        /// The plan file
+        plan: PathBuf,
+    },
+    /// Lists what is in quarantine; writes nothing
+    #[command(after_help = "Example:\n  squire-reconcile reclaim list")]
+    List,
+    /// Brings back what a plan moved away
+    #[command(after_help = "Example:\n  squire-reconcile reclaim undo 01920000-0000-7000-8000-000000000000")]
+    Undo {
+        /// The plan's id
+        #[arg(value_name = "PLAN-ID")]
+        plan: String,
+        /// Only this dataset
+        #[arg(long, value_name = "X")]
+        dataset: Option<String>,
+    },
+    /// Deletes what is past its grace
+    #[command(after_help = "Example:\n  squire-reconcile reclaim purge 01920000-0000-7000-8000-000000000000")]
+    Purge {
+        /// The plan's id
+        #[arg(value_name = "PLAN-ID")]
+        plan: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Every key, its value and its source
+    #[command(after_help = "Example:\n  squire-reconcile config show --set limits.memory=2GiB")]
+    Show,
+}
+
+/// Runs the command.
+pub(crate) fn main() -> Exit {
+    let cli = Cli::parse();
+    run(&cli).unwrap_or_else(|error| cli::report_error(&error, cli.common.is_verbose()))
+}
+
+fn run(cli: &Cli) -> anyhow::Result<Exit> {
+    if let Some(Verb::Completion(args)) = &cli.verb {
+        cli::print_stdout(&cli::completion::<Cli>(args.shell))?;
+        return Ok(Exit::Ok);
+    }
+    telemetry::init_logs(&cli.common, Audience::Command)?;
+    let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
+    if cli.common.check_config {
+        cli::print_stdout(&loaded.checked_text())?;
+        return Ok(Exit::Ok);
+    }
+    let verb = match &cli.verb {
+        Some(Verb::Config { verb: ConfigVerb::Show }) => {
+            loaded.print(cli.common.output)?;
+            return Ok(Exit::Ok);
+        }
+        None => {
+            let failure = Failure::usage("no verb was given");
+            return Err(failure.remedy("name one, see squire-reconcile --help").into());
+        }
+        Some(verb) => verb.name(),
+    };
+    Err(Failure::could_not_run(format!("`{verb}` is not built yet: see docs/status.md")).into())
+}
+
+fn problems(config: &Config<Policy, Floors>) -> Vec<Problem> {
+    let wrong = config.policy.validate().err();
+    wrong.map(|what| ("policy".to_owned(), what, String::new())).into_iter().collect()
+}
+
+impl Verb {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Report { .. } => "report",
+            Self::Reclaim { verb } => match verb {
+                Reclaim::Plan { .. } => "reclaim plan",
+                Reclaim::Show { .. } => "reclaim show",
+                Reclaim::Apply { .. } => "reclaim apply",
+                Reclaim::List => "reclaim list",
+                Reclaim::Undo { .. } => "reclaim undo",
+                Reclaim::Purge { .. } => "reclaim purge",
+            },
+            Self::Serve => "serve",
+            Self::Config { .. } => "config",
+            Self::Completion(_) => "completion",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,102 @@
+//! Who owns a dataset's HEAD (design, "Authority"). What is not `Linear` is recognised and left alone, with its reason.
+
+use lance_table::feature_flags::{can_read_dataset, can_write_dataset};
+
+use crate::manifest::Facts;
+
+/// The owner of HEAD.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Authority {
+    /// Lance: the highest attached version is HEAD.
+    Linear,
+    /// A namespace commits for it.
+    Managed,
+    /// A graph pins detached versions (OmniGraph).
+    Graph {
+        /// What gave it away.
+        mark: String,
+    },
+    /// Detached manifests, owner unknown.
+    Detached {
+        /// How many.
+        manifests: usize,
+    },
+    /// Contradictory marks, staging manifests without a known external store, or unknown feature flags.
+    Unknown {
+        /// Why.
+        why: String,
+        /// Whether it is the feature flags.
+        feature_flags: bool,
+    },
+}
+
+impl Authority {
+    /// The stable name of FACES.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Authority::Linear => "linear",
+            Authority::Managed => "managed",
+            Authority::Graph { .. } => "graph",
+            Authority::Detached { .. } => "detached",
+            Authority::Unknown { .. } => "unknown",
+        }
+    }
+}
+
+/// What the layout says beside the manifest.
+#[derive(Debug, Clone, Default)]
+pub struct Marks {
+    /// Detached manifests listed.
+    pub detached: usize,
+    /// Staging manifests listed (`N.manifest-<uuid>`).
+    pub staging: usize,
+    /// The parent directory's name, and whether a sibling `__manifest` of the parent exists.
+    pub graph_neighbour: bool,
+}
+
+/// Judges from HEAD and the marks. Pure.
+pub fn judge(head: &Facts, marks: &Marks) -> Authority {
+    let manifest = &head.manifest;
+    if !can_read_dataset(manifest.reader_feature_flags) || !can_write_dataset(manifest.writer_feature_flags) {
+        return Authority::Unknown {
+            why: format!(
+                "feature flags this build does not know (reader {:#x}, writer {:#x})",
+                manifest.reader_feature_flags, manifest.writer_feature_flags
+            ),
+            feature_flags: true,
+        };
+    }
+    if let Some(mark) = graph_mark(head) {
+        return Authority::Graph { mark };
+    }
+    if marks.graph_neighbour {
+        return Authority::Graph { mark: "it lies in nodes/ or edges/ beside a __manifest".into() };
+    }
+    if marks.staging > 0 {
+        return Authority::Unknown {
+            why: format!("{} staging manifests without a known external store", marks.staging),
+            feature_flags: false,
+        };
+    }
+    if marks.detached > 0 {
+        return Authority::Detached { manifests: marks.detached };
+    }
+    Authority::Linear
+}
+
+/// The signs of facts/omnigraph 1.6: schema metadata, registry columns, or a transaction property of its own.
+fn graph_mark(head: &Facts) -> Option<String> {
+    let schema = &head.manifest.schema;
+    if let Some(key) = schema.metadata.keys().find(|k| k.starts_with("omnigraph:")) {
+        return Some(format!("schema metadata {key}"));
+    }
+    let has = |name: &str| schema.fields.iter().any(|f| f.name == name);
+    if has("stable_table_id") && has("table_incarnation_id") {
+        return Some("columns stable_table_id and table_incarnation_id".into());
+    }
+    head.properties
+        .keys()
+        .find(|k| k.starts_with("omnigraph."))
+        .map(|key| format!("transaction property {key}"))
+}

@@ -1,0 +1,359 @@
+//! Version clean-up by our own plan, in chunks (design, "Clean up").
+//!
+//! Lance's `execute()` is never called: it evaluates again, deletes "unverified" files that no version names, and reads tags
+//! once at its start, so that a tag or restore made during a slow clean-up dangles (facts, "Cleanup"). Here a plan names every
+//! manifest and file; apply re-reads the refs before and after the manifests of each chunk and puts back what somebody named
+//! meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
+use roaring::RoaringBitmap;
+use serde::{Deserialize, Serialize};
+
+use crate::handle::Place;
+use crate::look::{Look, TagInfo, owner, reread_refs};
+use crate::refs::KeepSet;
+use crate::{Error, Kind, Result, manifest};
+
+/// Versions per chunk: refs are re-read twice a chunk.
+pub const CHUNK: usize = 100;
+/// Deletes in flight.
+const DELETES: usize = 8;
+
+/// What a clean-up removes, and nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removal {
+    /// The HEAD that the plan saw.
+    pub head: u64,
+    /// Detached manifests that the plan saw.
+    pub detached: usize,
+    /// Versions that go, oldest first.
+    pub versions: Vec<VersionToGo>,
+    /// Files that only those versions name.
+    pub files: Vec<FileToGo>,
+}
+
+/// One version that goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionToGo {
+    /// Its number.
+    pub version: u64,
+    /// Its manifest, relative to the dataset's root.
+    pub manifest: String,
+    /// Bytes of the manifest.
+    pub bytes: u64,
+}
+
+/// One file that goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileToGo {
+    /// Relative to the dataset's root.
+    pub path: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The oldest going version that names it.
+    pub first: u64,
+    /// The newest going version that names it: it goes after that one's manifest.
+    pub after: u64,
+}
+
+impl Removal {
+    /// Bytes of manifests and files.
+    pub fn bytes(&self) -> u64 {
+        self.versions.iter().map(|v| v.bytes).sum::<u64>() + self.files.iter().map(|f| f.bytes).sum::<u64>()
+    }
+}
+
+/// Which files go with these versions: named by going manifests only, listed, and in no clone's hands. Pure.
+///
+/// # Errors
+/// The reasons for `references_incomplete`, when the keep-set is incomplete: only a complete one deletes.
+pub fn removal(look: &Look, going: &BTreeSet<u64>, keep: &KeepSet) -> std::result::Result<Removal, Vec<String>> {
+    let KeepSet::Complete(keep) = keep else {
+        let KeepSet::Incomplete(why) = keep else { return Err(Vec::new()) };
+        return Err(why.clone());
+    };
+    let versions = look.versions();
+    let mut out = Removal {
+        head: look.version(),
+        detached: look.manifests.iter().filter(|m| m.detached).count(),
+        ..Removal::default()
+    };
+    let mut ordinals = RoaringBitmap::new();
+    let mut number: BTreeMap<u32, u64> = BTreeMap::new();
+    for (ordinal, info) in versions.iter().filter(|(_, m)| going.contains(&m.version) && m.version != look.version()) {
+        ordinals.insert(*ordinal);
+        number.insert(*ordinal, info.version);
+        out.versions.push(VersionToGo { version: info.version, manifest: info.path.clone(), bytes: info.size });
+    }
+    for entry in &look.listing.entries {
+        let Some(key) = owner(&entry.path) else { continue };
+        if !look.uses.only_by(&key, &ordinals) || kept(keep, &key, &entry.path) {
+            continue;
+        }
+        let by: Vec<u64> =
+            look.uses.of(&key).into_iter().flatten().filter_map(|o| number.get(&o).copied()).collect();
+        let (Some(first), Some(after)) = (by.iter().min().copied(), by.iter().max().copied()) else { continue };
+        out.files.push(FileToGo { path: entry.path.clone(), bytes: entry.size, first, after });
+    }
+    Ok(out)
+}
+
+/// Whether a clone reads this file: by its own path, its index directory, or its owning data file.
+fn kept(keep: &BTreeSet<String>, key: &str, path: &str) -> bool {
+    keep.contains(path) || keep.contains(key)
+}
+
+/// What a clean-up did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleaned {
+    /// Versions whose manifests went.
+    pub versions: Vec<u64>,
+    /// Files deleted, manifests not counted.
+    pub files: u64,
+    /// Bytes deleted, manifests included.
+    pub bytes: u64,
+    /// Deletes that failed; they are found again next time.
+    pub failed: u64,
+    /// Why it stopped before its end, if it did.
+    pub stopped: Option<String>,
+}
+
+/// Limits deletes per second and bucket. Cheap to clone; share one per bucket.
+#[derive(Clone)]
+pub struct Rate(Arc<tokio::sync::Mutex<tokio::time::Interval>>);
+
+impl Rate {
+    /// At most `per_second` deletes a second (at least one).
+    pub fn new(per_second: u32) -> Self {
+        let mut interval = tokio::time::interval(Duration::from_secs(1) / per_second.max(1));
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        Self(Arc::new(tokio::sync::Mutex::new(interval)))
+    }
+
+    async fn wait(&self) {
+        self.0.lock().await.tick().await;
+    }
+}
+
+/// Applies a removal in chunks. `allowed` is asked before each chunk (blocks, protection, trash, claim, shutdown) and says
+/// why not; `progress` is told the number of versions done.
+///
+/// # Errors
+/// When the refs could not be re-read: nothing more is deleted then.
+pub async fn apply<A, F>(
+    place: &Place,
+    plan: &Removal,
+    rate: &Rate,
+    mut allowed: A,
+    mut progress: impl FnMut(usize),
+) -> Result<Cleaned>
+where
+    A: FnMut() -> F,
+    F: Future<Output = std::result::Result<(), String>>,
+{
+    let mut cleaned = Cleaned::default();
+    let mut removed: BTreeSet<u64> = BTreeSet::new();
+    let paths: HashSet<&str> = plan.files.iter().map(|f| f.path.as_str()).collect();
+    let mut watch = Watch { place, plan, paths, head: plan.head };
+    for chunk in plan.versions.chunks(CHUNK) {
+        if let Err(why) = allowed().await {
+            cleaned.stopped = Some(why);
+            return Ok(cleaned);
+        }
+        if let Some(why) = watch.objection(chunk.iter().map(|v| v.version)).await? {
+            cleaned.stopped = Some(why);
+            return Ok(cleaned);
+        }
+        let kept = keep_bytes(place, chunk).await?;
+        let gone = delete_manifests(place, &kept, rate, &mut cleaned).await;
+        if let Some(why) = watch.objection(gone.iter().copied()).await? {
+            put_back(place, &kept, &gone).await?;
+            cleaned.versions.retain(|v| !gone.contains(v));
+            let returned: u64 = kept.iter().filter(|(v, _)| gone.contains(&v.version)).map(|(v, _)| v.bytes).sum();
+            cleaned.bytes = cleaned.bytes.saturating_sub(returned);
+            cleaned.stopped = Some(why);
+            return Ok(cleaned);
+        }
+        removed.extend(&gone);
+        delete_files(place, plan, &removed, &gone, rate, &mut cleaned).await;
+        progress(removed.len());
+    }
+    Ok(cleaned)
+}
+
+/// Looks for what somebody named since the plan.
+struct Watch<'a> {
+    place: &'a Place,
+    plan: &'a Removal,
+    paths: HashSet<&'a str>,
+    head: u64,
+}
+
+impl Watch<'_> {
+    /// Why these versions must stay after all, if so.
+    async fn objection(&mut self, versions: impl Iterator<Item = u64>) -> Result<Option<String>> {
+        let going: BTreeSet<u64> = versions.collect();
+        let (refs, present, detached) = reread_refs(self.place).await?;
+        if let Some((path, why)) = refs.unreadable.first() {
+            return Ok(Some(format!("{path} can no longer be read ({why})")));
+        }
+        let on_main = |tag: &&TagInfo| tag.branch.as_deref().is_none_or(|b| b == "main");
+        if let Some((name, tag)) = refs.tags.iter().find(|(_, t)| on_main(t) && going.contains(&t.version)) {
+            return Ok(Some(format!("tag {name} names version {} since the plan", tag.version)));
+        }
+        if let Some((name, (_, version))) =
+            refs.branches.iter().find(|(_, (parent, v))| parent.as_deref().is_none_or(|b| b == "main") && going.contains(v))
+        {
+            return Ok(Some(format!("branch {name} starts from version {version} since the plan")));
+        }
+        if detached > self.plan.detached {
+            return Ok(Some("a detached version appeared since the plan".into()));
+        }
+        if !present.contains_key(&self.plan.head) && present.keys().all(|v| *v < self.plan.head) {
+            return Ok(Some("HEAD went backwards since the plan".into()));
+        }
+        // A restore makes a new version of old files: whoever is newer than the plan is read.
+        for (version, path) in present.range(self.head + 1..) {
+            let facts =
+                manifest::read(self.place.objects().as_ref(), &self.place.uri, &self.place.below(path)?).await?;
+            if facts.named().iter().any(|n| n.base.is_none() && self.names(&n.path)) {
+                return Ok(Some(format!("version {version} names a file of the plan")));
+            }
+            self.head = *version;
+        }
+        Ok(None)
+    }
+
+    fn names(&self, path: &str) -> bool {
+        self.paths.contains(path)
+            || (path.starts_with("_indices/") && self.paths.iter().any(|p| p.strip_prefix(path).is_some_and(|r| r.starts_with('/'))))
+    }
+}
+
+type Kept = Vec<(VersionToGo, Bytes)>;
+
+async fn keep_bytes(place: &Place, chunk: &[VersionToGo]) -> Result<Kept> {
+    let mut kept = Vec::with_capacity(chunk.len());
+    let mut reads = stream::iter(chunk)
+        .map(|v| async move {
+            let path = place.below(&v.manifest)?;
+            match place.objects().get(&path).await {
+                Ok(found) => match found.bytes().await {
+                    Ok(bytes) => Ok(Some((v.clone(), bytes))),
+                    Err(e) => Err(Error::store("keeping a manifest's bytes", &place.uri, e)),
+                },
+                // Another maintainer was first.
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(e) => Err(Error::store("keeping a manifest's bytes", &place.uri, e)),
+            }
+        })
+        .buffered(DELETES);
+    while let Some(found) = reads.next().await {
+        kept.extend(found?);
+    }
+    Ok(kept)
+}
+
+async fn delete_manifests(place: &Place, kept: &Kept, rate: &Rate, cleaned: &mut Cleaned) -> Vec<u64> {
+    let results: Vec<(u64, u64, bool)> = stream::iter(kept)
+        .map(|(v, _)| async move { (v.version, v.bytes, delete(place, &v.manifest, rate).await) })
+        .buffer_unordered(DELETES)
+        .collect()
+        .await;
+    let mut gone = Vec::new();
+    for (version, bytes, ok) in results {
+        if ok {
+            cleaned.versions.push(version);
+            cleaned.bytes += bytes;
+            gone.push(version);
+        } else {
+            cleaned.failed += 1;
+        }
+    }
+    gone
+}
+
+async fn put_back(place: &Place, kept: &Kept, gone: &[u64]) -> Result<()> {
+    for (v, bytes) in kept.iter().filter(|(v, _)| gone.contains(&v.version)) {
+        let path = place.below(&v.manifest)?;
+        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+        match place.objects().put_opts(&path, bytes.clone().into(), options).await {
+            Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+            Err(e) => {
+                return Err(Error::store(format!("putting back the manifest of version {}", v.version), &place.uri, e)
+                    .with_kind(Kind::Bug)
+                    .remedy("its files are still there; put the manifest back from a copy or restore another version"));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn delete_files(
+    place: &Place,
+    plan: &Removal,
+    removed: &BTreeSet<u64>,
+    gone: &[u64],
+    rate: &Rate,
+    cleaned: &mut Cleaned,
+) {
+    // A file goes with the newest version that names it, and only when all that name it are gone: a manifest whose delete
+    // failed keeps its files until next time.
+    let failed: BTreeSet<u64> =
+        plan.versions.iter().map(|v| v.version).filter(|v| Some(v) <= removed.last() && !removed.contains(v)).collect();
+    let now: Vec<&FileToGo> = plan
+        .files
+        .iter()
+        .filter(|f| gone.contains(&f.after) && failed.range(f.first..=f.after).next().is_none())
+        .collect();
+    let results: Vec<(u64, bool)> = stream::iter(now)
+        .map(|f| async move { (f.bytes, delete(place, &f.path, rate).await) })
+        .buffer_unordered(DELETES)
+        .collect()
+        .await;
+    for (bytes, ok) in results {
+        if ok {
+            cleaned.files += 1;
+            cleaned.bytes += bytes;
+        } else {
+            cleaned.failed += 1;
+        }
+    }
+    remove_empty_directories(place, plan, gone);
+}
+
+async fn delete(place: &Place, path: &str, rate: &Rate) -> bool {
+    rate.wait().await;
+    let Ok(full) = place.below(path) else { return false };
+    match place.objects().delete(&full).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => true,
+        Err(e) => {
+            tracing::warn!(dataset = place.uri, path, error = %e, "a delete failed; it is tried again next time");
+            false
+        }
+    }
+}
+
+/// On a local disk an index's directory stays behind empty (13,000 of them were reported: facts/pains K8).
+fn remove_empty_directories(place: &Place, plan: &Removal, gone: &[u64]) {
+    let Some(root) = crate::uri::local_path(&place.uri) else { return };
+    let dirs: BTreeSet<&str> = plan
+        .files
+        .iter()
+        .filter(|f| gone.contains(&f.after))
+        .filter_map(|f| f.path.rsplit_once('/').map(|(dir, _)| dir))
+        .filter(|dir| dir.starts_with("_indices/") || dir.matches('/').count() > 0)
+        .collect();
+    for dir in dirs {
+        let name = percent_encoding::percent_decode_str(dir).decode_utf8_lossy().into_owned();
+        // Fails, as it should, when the directory is not empty.
+        let _ = std::fs::remove_dir(root.join(name));
+    }
+}

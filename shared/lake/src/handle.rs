@@ -1,0 +1,198 @@
+//! The process-wide handle: one bounded session, the storage options, opening.
+//!
+//! Lance's default session caches several GiB and its keys never repeat across versions, so the memory of a process
+//! that walks many datasets only grows (facts, "Opening and looking"). There is one bounded session per process; a
+//! contained panic replaces it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use lance::Dataset;
+use lance::dataset::builder::DatasetBuilder;
+use lance::session::Session;
+use lance_io::object_store::{
+    ObjectStore, ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor,
+};
+use object_store::path::Path;
+
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+
+use crate::{Error, Kind, Result};
+
+/// Resolves the storage options of a URI (longest prefix, as the config says).
+pub type OptionsFor = Arc<dyn Fn(&str) -> HashMap<String, String> + Send + Sync>;
+
+/// Opens datasets and stores with one bounded session. Cheap to clone.
+#[derive(Clone)]
+pub struct Lake {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    session: RwLock<Arc<Session>>,
+    stores: Arc<ObjectStoreRegistry>,
+    options: OptionsFor,
+    index_cache_bytes: usize,
+    metadata_cache_bytes: usize,
+    commits: TaskTracker,
+}
+
+impl std::fmt::Debug for Lake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lake").finish_non_exhaustive()
+    }
+}
+
+/// An object store and the path of one dataset (or root) in it.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Lance's store: retries, throttling and request metrics included.
+    pub store: Arc<ObjectStore>,
+    /// The path of the place inside the store.
+    pub path: Path,
+    /// The canonical URI.
+    pub uri: String,
+}
+
+impl Place {
+    /// The store that lists, reads and (in apply) writes.
+    pub fn objects(&self) -> &Arc<dyn object_store::ObjectStore> {
+        &self.store.inner
+    }
+
+    /// The path of an object below this place. `relative` uses `/` and is already in the store's spelling.
+    pub fn below(&self, relative: &str) -> Result<Path> {
+        let text = if self.path.as_ref().is_empty() {
+            relative.to_string()
+        } else {
+            format!("{}/{relative}", self.path)
+        };
+        // `Path::from` would encode a second time.
+        Path::parse(&text).map_err(|e| {
+            Error::new(Kind::Permanent, format!("building the path {relative}"), &self.uri).because(e)
+        })
+    }
+}
+
+impl Lake {
+    /// A handle whose caches together stay below a quarter of `memory_bytes`.
+    pub fn new(options: OptionsFor, memory_bytes: u64) -> Self {
+        let quarter = usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX / 4);
+        let stores = Arc::new(ObjectStoreRegistry::default());
+        let (index, metadata) = (quarter / 2, quarter / 2);
+        let session = Arc::new(Session::new(index, metadata, stores.clone()));
+        Self {
+            inner: Arc::new(Inner {
+                session: RwLock::new(session),
+                stores,
+                options,
+                index_cache_bytes: index,
+                metadata_cache_bytes: metadata,
+                commits: TaskTracker::new(),
+            }),
+        }
+    }
+
+    /// The current session.
+    pub fn session(&self) -> Arc<Session> {
+        match self.inner.session.read() {
+            Ok(guard) => guard.clone(),
+            Err(poisoned) => poisoned.into_inner().clone(),
+        }
+    }
+
+    /// Replaces the session by an empty one.
+    pub fn replace_session(&self) {
+        let fresh = Arc::new(Session::new(
+            self.inner.index_cache_bytes,
+            self.inner.metadata_cache_bytes,
+            self.inner.stores.clone(),
+        ));
+        match self.inner.session.write() {
+            Ok(mut guard) => *guard = fresh,
+            Err(poisoned) => *poisoned.into_inner() = fresh,
+        }
+    }
+
+    /// Runs a commit in a task of its own, which [`Lake::commits_done`] awaits.
+    pub fn track<F>(&self, work: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.inner.commits.spawn(work)
+    }
+
+    /// Waits for every commit in flight: a shutdown ends only after it.
+    pub async fn commits_done(&self) {
+        self.inner.commits.close();
+        self.inner.commits.wait().await;
+        self.inner.commits.reopen();
+    }
+
+    /// The storage options for a URI.
+    pub fn options(&self, uri: &str) -> HashMap<String, String> {
+        (self.inner.options)(uri)
+    }
+
+    fn params(&self, uri: &str) -> ObjectStoreParams {
+        let options = self.options(uri);
+        ObjectStoreParams {
+            storage_options_accessor: (!options.is_empty())
+                .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options))),
+            ..Default::default()
+        }
+    }
+
+    /// The store and path behind a canonical URI.
+    ///
+    /// # Errors
+    /// `Open` when the URI's scheme or options are not understood.
+    pub async fn place(&self, uri: &str) -> Result<Place> {
+        let (store, path) =
+            ObjectStore::from_uri_and_params(self.inner.stores.clone(), uri, &self.params(uri))
+                .await
+                .map_err(|e| {
+                    Error::lance("opening the object store", uri, e)
+                        .with_kind(Kind::Open)
+                        .remedy("check the URI and the [storage] options for it")
+                })?;
+        Ok(Place { store, path, uri: uri.to_string() })
+    }
+
+    /// Opens a dataset at HEAD.
+    ///
+    /// # Errors
+    /// `Open` for what is not there or cannot be reached, `Damaged` for what cannot be decoded.
+    pub async fn open(&self, uri: &str) -> Result<Dataset> {
+        self.load(uri, None).await
+    }
+
+    /// Opens a dataset at a version.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub async fn open_version(&self, uri: &str, version: u64) -> Result<Dataset> {
+        self.load(uri, Some(version)).await
+    }
+
+    async fn load(&self, uri: &str, version: Option<u64>) -> Result<Dataset> {
+        let mut builder = DatasetBuilder::from_uri(uri).with_session(self.session());
+        let options = self.options(uri);
+        if !options.is_empty() {
+            builder = builder.with_storage_options(options);
+        }
+        if let Some(version) = version {
+            builder = builder.with_version(version);
+        }
+        builder.load().await.map_err(|e| {
+            let error = Error::lance("opening the dataset", uri, e);
+            let kind = match error.kind() {
+                Kind::Permanent => Kind::Open,
+                kind => kind,
+            };
+            error.with_kind(kind)
+        })
+    }
+}

@@ -1,0 +1,238 @@
+//! The state of every index, in one place (design, "Health"; FACES, index `state`).
+//!
+//! Coverage comes from the manifest; whether an index can be read at all is asked of the library, with panics contained:
+//! what cannot be read is UNKNOWN, which is not healthy.
+
+use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt;
+use lance::Dataset;
+use lance::index::DatasetIndexExt;
+use lance_table::format::IndexMetadata;
+use roaring::RoaringBitmap;
+use uuid::Uuid;
+
+use crate::manifest::Facts;
+
+/// More segments than this are merged.
+pub const SEGMENT_BOUND: usize = 2;
+
+/// FACES' index states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Every row is indexed, in few segments.
+    Covered,
+    /// Rows are unindexed.
+    Lagging,
+    /// More segments than the bound.
+    Segmented,
+    /// Only a definition: there were not enough rows to train.
+    Untrained,
+    /// The library failed or panicked when asked: its health is unknown.
+    Unreadable,
+    /// Wanted by the policy and not there.
+    Missing,
+    /// A type or version that this build cannot open.
+    Unsupported,
+}
+
+/// One physical segment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Segment {
+    /// Its directory under `_indices/`.
+    pub uuid: Uuid,
+    /// The fragments it covers; `None` when its writer did not say.
+    pub fragments: Option<RoaringBitmap>,
+    /// Recorded bytes, 0 when unknown.
+    pub bytes: u64,
+}
+
+/// One logical index.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IndexInfo {
+    /// Its name.
+    pub name: String,
+    /// `BTREE`, `INVERTED`, `IVF_PQ`…
+    pub kind: String,
+    /// Keyed column paths.
+    pub columns: Vec<String>,
+    /// Its segments, oldest first.
+    pub segments: Vec<Segment>,
+    /// Live rows in covered fragments.
+    pub indexed_rows: u64,
+    /// Live rows in fragments that no segment covers.
+    pub unindexed_rows: u64,
+    /// Its state.
+    pub state: State,
+    /// Why, where the state needs words.
+    pub detail: Option<String>,
+}
+
+impl IndexInfo {
+    /// Whether a rewrite of fragments drops its coverage whatever we do (facts, "Indices").
+    pub fn loses_coverage_on_rewrite(&self) -> bool {
+        matches!(self.kind.as_str(), "ZONEMAP" | "BLOOMFILTER" | "FM")
+    }
+
+    /// Whether it is a vector index.
+    pub fn is_vector(&self) -> bool {
+        self.kind.starts_with("IVF") || self.kind == "VECTOR"
+    }
+
+    /// Whether it is a full-text index.
+    pub fn is_full_text(&self) -> bool {
+        self.kind == "INVERTED"
+    }
+
+    /// Whether this build can fold into it.
+    pub fn can_fold(&self) -> bool {
+        !matches!(self.state, State::Unsupported | State::Unreadable | State::Untrained | State::Missing)
+    }
+
+    /// The fragments that any segment covers.
+    pub fn covered(&self) -> RoaringBitmap {
+        self.segments.iter().filter_map(|s| s.fragments.as_ref()).fold(RoaringBitmap::new(), |acc, b| acc | b)
+    }
+}
+
+/// Whether the name is one of Lance's own bookkeeping indices.
+pub fn is_system(name: &str) -> bool {
+    name.starts_with("__lance_")
+}
+
+/// The type's name from the details' type URL.
+pub fn kind_of(index: &IndexMetadata) -> String {
+    let Some(details) = &index.index_details else {
+        return "LEGACY".into();
+    };
+    let last = details.type_url.rsplit(['.', '/']).next().unwrap_or_default();
+    match last.trim_end_matches("IndexDetails") {
+        "BTree" => "BTREE".into(),
+        "Bitmap" => "BITMAP".into(),
+        "LabelList" => "LABEL_LIST".into(),
+        "NGram" => "NGRAM".into(),
+        "Inverted" => "INVERTED".into(),
+        "ZoneMap" => "ZONEMAP".into(),
+        "BloomFilter" => "BLOOMFILTER".into(),
+        "Json" => "JSON".into(),
+        "RTree" => "RTREE".into(),
+        "Vector" => "VECTOR".into(),
+        other => other.to_uppercase(),
+    }
+}
+
+/// Whether a segment is only a definition: no files, nothing covered.
+fn definition_only(index: &IndexMetadata) -> bool {
+    index.files.as_ref().is_none_or(Vec::is_empty)
+        && index.fragment_bitmap.as_ref().is_some_and(RoaringBitmap::is_empty)
+}
+
+/// Reads the state of every index of HEAD. `dataset` is the opened HEAD; without it nothing is asked of the library.
+pub async fn states(head: &Facts, dataset: Option<&Dataset>) -> Vec<IndexInfo> {
+    let mut names: Vec<&str> = Vec::new();
+    for index in head.indices.iter().filter(|i| !is_system(&i.name)) {
+        if !names.contains(&index.name.as_str()) {
+            names.push(&index.name);
+        }
+    }
+    let usable: Option<HashSet<Uuid>> = match dataset {
+        None => None,
+        Some(ds) => match AssertUnwindSafe(ds.load_indices()).catch_unwind().await {
+            Ok(Ok(loaded)) => Some(loaded.iter().map(|i| i.uuid).collect()),
+            _ => None,
+        },
+    };
+    let mut out = Vec::with_capacity(names.len());
+    for name in names {
+        let parts: Vec<&IndexMetadata> = head.indices.iter().filter(|i| i.name == name).collect();
+        out.push(state_of(head, dataset, usable.as_ref(), name, &parts).await);
+    }
+    out
+}
+
+async fn state_of(
+    head: &Facts,
+    dataset: Option<&Dataset>,
+    usable: Option<&HashSet<Uuid>>,
+    name: &str,
+    parts: &[&IndexMetadata],
+) -> IndexInfo {
+    let segments: Vec<Segment> = parts
+        .iter()
+        .map(|i| Segment {
+            uuid: i.uuid,
+            fragments: i.fragment_bitmap.clone(),
+            bytes: i.files.iter().flatten().map(|f| f.size_bytes).sum(),
+        })
+        .collect();
+    let mut info = IndexInfo {
+        name: name.to_string(),
+        kind: parts.first().map(|i| kind_of(i)).unwrap_or_default(),
+        columns: columns(head, parts),
+        segments,
+        indexed_rows: 0,
+        unindexed_rows: 0,
+        state: State::Covered,
+        detail: None,
+    };
+    let covered = info.covered();
+    for fragment in head.manifest.fragments.iter() {
+        let rows = fragment.num_rows().unwrap_or(0) as u64;
+        match u32::try_from(fragment.id) {
+            Ok(id) if covered.contains(id) => info.indexed_rows += rows,
+            _ => info.unindexed_rows += rows,
+        }
+    }
+    if usable.is_some_and(|ids| parts.iter().any(|i| !ids.contains(&i.uuid))) {
+        info.state = State::Unsupported;
+        info.detail = Some(format!("this build cannot open index type {}", info.kind));
+        return info;
+    }
+    if parts.iter().all(|i| definition_only(i)) {
+        info.state = State::Untrained;
+        return info;
+    }
+    if let Some(ds) = dataset {
+        match statistics(ds, name).await {
+            Ok(Some(kind)) => info.kind = kind,
+            Ok(None) => {}
+            Err(why) => {
+                info.state = State::Unreadable;
+                info.detail = Some(why);
+                return info;
+            }
+        }
+    }
+    info.state = if info.unindexed_rows > 0 {
+        State::Lagging
+    } else if info.segments.len() > SEGMENT_BOUND {
+        State::Segmented
+    } else {
+        State::Covered
+    };
+    info
+}
+
+fn columns(head: &Facts, parts: &[&IndexMetadata]) -> Vec<String> {
+    let Some(first) = parts.first() else { return Vec::new() };
+    first
+        .keyed_fields()
+        .iter()
+        .map(|id| head.manifest.schema.field_path(*id).unwrap_or_else(|_| format!("#{id}")))
+        .collect()
+}
+
+/// Asks the library for the statistics; gives the vector type's full name where it is one.
+async fn statistics(dataset: &Dataset, name: &str) -> std::result::Result<Option<String>, String> {
+    match AssertUnwindSafe(dataset.index_statistics(name)).catch_unwind().await {
+        Err(_) => Err("the library panicked when asked for its statistics".into()),
+        Ok(Err(e)) => Err(e.to_string().lines().next().unwrap_or_default().to_string()),
+        Ok(Ok(text)) => {
+            let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+            let kind = value.get("index_type").and_then(|v| v.as_str()).unwrap_or_default();
+            Ok(kind.starts_with("IVF").then(|| kind.to_string()))
+        }
+    }
+}

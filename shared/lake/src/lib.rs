@@ -1,0 +1,51 @@
+//! Everything of Squire that touches a Lance dataset.
+//!
+//! This is the only crate that imports `lance*`. Each module is one heading of the design:
+//!
+//! | module | what |
+//! |---|---|
+//! | [`uri`] | one canonical URI per dataset |
+//! | [`handle`] | the bounded session, storage options, opening |
+//! | [`discover`] | which directories are datasets |
+//! | [`tier`] | what the URI says about the tier |
+//! | [`manifest`] | one manifest, read in one request, reduced to facts |
+//! | [`listing`] | the objects under a dataset, by kind |
+//! | [`look`] | all that is known of one dataset before a plan |
+//! | [`refs`] | who names which file: keep-set and clone graph |
+//! | [`authority`] | who owns the dataset's HEAD |
+//! | [`health`] | does every file that HEAD names exist |
+//! | [`index`] | the state of every index |
+//! | [`stamp`] | the mark that our commits carry |
+//! | [`contain`] | panics stay with the dataset |
+//! | [`commit`] | our own commits, stamped and without the table's hook |
+//! | [`compact`] | execute compaction tasks and commit them |
+//! | [`fold`] | fold new rows into indices and commit |
+//! | [`verify`] | the same answers before and after |
+//! | [`clean`] | version clean-up by our own plan, in chunks |
+
+pub mod authority;
+pub mod clean;
+pub mod commit;
+pub mod compact;
+pub mod contain;
+pub mod discover;
+mod error;
+pub mod fold;
+pub mod handle;
+pub mod health;
+pub mod index;
+pub mod listing;
+pub mod look;
+pub mod manifest;
+pub mod refs;
+pub mod sample;
+pub mod stamp;
+pub mod tier;
+pub mod uri;
+pub mod verify;
+
+pub use error::{Error, Kind, Result};
+pub use handle::Lake;
+
+/// The Lance release this build links, for reports and stamps.
+pub const LANCE_VERSION: &str = "14.0.2";

@@ -1,0 +1,275 @@
+//! Who names which file: the keep-set and the clone graph.
+//!
+//! The keep-set is every path that any manifest names, attached or detached, on any branch (design, "References"). The
+//! clone graph's edge is a base id USED by any manifest of any version; a base that is merely still listed is no edge.
+//! The type [`KeepSet`] is either complete or says why not, and only a complete one reaches code that deletes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use roaring::RoaringBitmap;
+
+use crate::manifest::{Facts, Named};
+use crate::uri;
+
+/// Which manifests (by ordinal in [`crate::look::Look::manifests`]) name each file of this dataset's own root.
+#[derive(Debug, Clone, Default)]
+pub struct Uses {
+    files: HashMap<String, RoaringBitmap>,
+}
+
+/// Files of other datasets that this one's manifests read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub enum Target {
+    /// The base resolved to this canonical URI.
+    At(String),
+    /// The base was written relative to a folder we do not know; these are its last segments.
+    EndsIn(String),
+    /// The base cannot be resolved at all: every dataset may be its target.
+    Anywhere(String),
+}
+
+impl Target {
+    /// Whether the dataset at `uri` may be what this base names.
+    pub fn may_be(&self, uri: &str) -> bool {
+        match self {
+            Target::At(at) => uri::within(at, uri) || uri::within(uri, at),
+            Target::EndsIn(tail) => uri == tail || uri.ends_with(&format!("/{tail}")) || {
+                // The base may be a branch below the dataset's root.
+                let inner = format!("{uri}/");
+                tail.split_once("/tree/").is_some_and(|(root, _)| inner.ends_with(&format!("/{root}/")))
+            },
+            Target::Anywhere(_) => true,
+        }
+    }
+}
+
+/// What one dataset reads of others: target and the files below it.
+pub type Reads = BTreeMap<Target, BTreeSet<String>>;
+
+impl Uses {
+    /// Records everything one manifest names. `tree` is empty for the main tree; `own` is the dataset's canonical URI.
+    pub fn add(&mut self, ordinal: u32, tree: &str, own: &str, facts: &Facts, reads: &mut Reads) {
+        let bases = facts.bases();
+        for named in facts.named() {
+            let Some(base) = named.base else {
+                self.mark(join(tree, &named.path), ordinal);
+                continue;
+            };
+            let (target, path) = resolve(base, &bases, &named, own);
+            match own_path(&target, own, &path) {
+                Some(path) => self.mark(path, ordinal),
+                None => {
+                    reads.entry(target).or_default().insert(path);
+                }
+            }
+        }
+    }
+
+    fn mark(&mut self, path: String, ordinal: u32) {
+        self.files.entry(path).or_default().insert(ordinal);
+    }
+
+    /// The manifests that name a file (or whole index directory), if any.
+    pub fn of(&self, path: &str) -> Option<&RoaringBitmap> {
+        self.files.get(path)
+    }
+
+    /// Whether only manifests in `going` name the file; false for a file that nobody names.
+    pub fn only_by(&self, path: &str, going: &RoaringBitmap) -> bool {
+        self.files.get(path).is_some_and(|by| by.is_subset(going))
+    }
+
+    /// All named paths.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+}
+
+fn join(tree: &str, path: &str) -> String {
+    if tree.is_empty() { path.to_string() } else { format!("{tree}/{path}") }
+}
+
+/// The base as a target, and the path below it. A base that is no dataset root holds data files directly.
+fn resolve(
+    base: u32,
+    bases: &BTreeMap<u32, (String, bool)>,
+    named: &Named,
+    own: &str,
+) -> (Target, String) {
+    let Some((typed, is_root)) = bases.get(&base) else {
+        return (Target::Anywhere(format!("base {base} is not listed")), named.path.clone());
+    };
+    let path = if *is_root {
+        named.path.clone()
+    } else {
+        named.path.strip_prefix("data/").unwrap_or(&named.path).to_string()
+    };
+    (target(typed, own), path)
+}
+
+/// A base URI as its writer typed it: absolute, relative, or symlinked.
+pub fn target(typed: &str, own: &str) -> Target {
+    let typed = typed.trim();
+    if typed.is_empty() {
+        return Target::Anywhere("an empty base path".into());
+    }
+    if typed.contains("://") || typed.starts_with('/') || typed.starts_with("file:") {
+        return match uri::canonical(typed) {
+            Ok(at) => Target::At(at),
+            Err(_) => Target::Anywhere(typed.to_string()),
+        };
+    }
+    // Relative to a folder that only the writer knew: what can be said is how it ends.
+    let mut tail: Vec<String> = Vec::new();
+    for segment in typed.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                tail.pop();
+            }
+            s => tail.push(s.to_string()),
+        }
+    }
+    if tail.is_empty() {
+        return Target::Anywhere(typed.to_string());
+    }
+    let encoded = tail.iter().fold(String::from("file://"), |acc, s| uri::join(&acc, s));
+    let tail = encoded.trim_start_matches("file://").trim_start_matches('/').to_string();
+    let ends = Target::EndsIn(tail);
+    if ends.may_be(own) { Target::At(own.to_string()) } else { ends }
+}
+
+/// The path relative to our own root, if the target is our root or lies in it.
+fn own_path(target: &Target, own: &str, path: &str) -> Option<String> {
+    let Target::At(at) = target else { return None };
+    let rest = at.strip_prefix(own)?;
+    if rest.is_empty() {
+        return Some(path.to_string());
+    }
+    let dir = rest.strip_prefix('/')?;
+    let dir = percent_encoding::percent_decode_str(dir).decode_utf8_lossy().into_owned();
+    Some(join(&dir, path))
+}
+
+/// Every path that must stay because something outside the going versions names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeepSet {
+    /// All that other datasets read of this one; together with [`Uses`] nothing is missing.
+    Complete(BTreeSet<String>),
+    /// What is missing, for the refusal `references_incomplete`.
+    Incomplete(Vec<String>),
+}
+
+/// The clone graph of an estate: what every dataset reads of others.
+#[derive(Debug, Clone, Default)]
+pub struct CloneGraph {
+    reads: BTreeMap<String, Reads>,
+    unread: Vec<String>,
+}
+
+impl CloneGraph {
+    /// Adds one dataset's reads.
+    pub fn add(&mut self, uri: &str, reads: Reads) {
+        self.reads.insert(uri.to_string(), reads);
+    }
+
+    /// Records a dataset or bucket that could not be read: it may read anything.
+    pub fn add_unread(&mut self, what: impl Into<String>) {
+        self.unread.push(what.into());
+    }
+
+    /// What others read of `uri`, or why that cannot be said.
+    pub fn keep_set(&self, uri: &str) -> KeepSet {
+        let mut keep = BTreeSet::new();
+        let mut why: Vec<String> =
+            self.unread.iter().map(|what| format!("{what} could not be read")).collect();
+        for (from, reads) in self.reads.iter().filter(|(from, _)| from.as_str() != uri) {
+            for (target, files) in reads.iter().filter(|(target, _)| target.may_be(uri)) {
+                match target {
+                    Target::Anywhere(text) => {
+                        why.push(format!("{from} reads files under a base that cannot be resolved ({text})"));
+                    }
+                    Target::At(at) => keep.extend(relative(at, uri, files)),
+                    Target::EndsIn(tail) => keep.extend(match tail.find("/tree/") {
+                        Some(i) => files.iter().map(|f| format!("{}/{f}", &tail[i + 1..])).collect(),
+                        None => files.iter().cloned().collect::<Vec<_>>(),
+                    }),
+                }
+            }
+        }
+        if why.is_empty() { KeepSet::Complete(keep) } else { KeepSet::Incomplete(why) }
+    }
+
+    /// The datasets that read files of `uri`.
+    pub fn readers(&self, uri: &str) -> Vec<&str> {
+        self.reads
+            .iter()
+            .filter(|(from, reads)| from.as_str() != uri && reads.keys().any(|t| t.may_be(uri)))
+            .map(|(from, _)| from.as_str())
+            .collect()
+    }
+}
+
+/// Files below `at`, as paths relative to `uri` (one lies within the other).
+fn relative(at: &str, uri: &str, files: &BTreeSet<String>) -> Vec<String> {
+    let decode = |s: &str| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned();
+    match at.strip_prefix(uri) {
+        Some("") => files.iter().cloned().collect(),
+        Some(rest) => {
+            let dir = decode(rest.trim_start_matches('/'));
+            files.iter().map(|f| format!("{dir}/{f}")).collect()
+        }
+        // The base lies above the dataset: only what points into it counts.
+        None => {
+            let rest = decode(uri[at.len()..].trim_start_matches('/'));
+            files
+                .iter()
+                .filter_map(|f| f.strip_prefix(&format!("{rest}/")).map(String::from))
+                .collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(files: &[&str]) -> BTreeSet<String> {
+        files.iter().map(|s| s.to_string()).collect()
+    }
+
+    #[test]
+    fn a_clones_files_are_kept_however_its_base_was_typed() {
+        for typed in ["file:///lake/gold/source", "/lake/gold/source/", "gold/source", "./gold/source", "../gold/source"] {
+            let mut graph = CloneGraph::default();
+            graph.add(
+                "file:///lake/gold/clone",
+                Reads::from([(target(typed, "file:///lake/gold/clone"), set(&["data/a.lance"]))]),
+            );
+            assert_eq!(
+                graph.keep_set("file:///lake/gold/source"),
+                KeepSet::Complete(set(&["data/a.lance"])),
+                "{typed}"
+            );
+            assert_eq!(graph.keep_set("file:///lake/gold/other"), KeepSet::Complete(set(&[])), "{typed}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_resolved_makes_the_set_incomplete() {
+        let mut graph = CloneGraph::default();
+        graph.add_unread("s3://b/x");
+        assert!(matches!(graph.keep_set("s3://b/y"), KeepSet::Incomplete(why) if why[0].contains("s3://b/x")));
+        let mut graph = CloneGraph::default();
+        graph.add("s3://b/c", Reads::from([(target("", "s3://b/c"), set(&["data/a.lance"]))]));
+        assert!(matches!(graph.keep_set("s3://b/y"), KeepSet::Incomplete(_)));
+    }
+
+    #[test]
+    fn a_clone_of_a_branch_keeps_the_branchs_files() {
+        let mut graph = CloneGraph::default();
+        let at = target("file:///lake/t/tree/b", "file:///lake/c");
+        graph.add("file:///lake/c", Reads::from([(at, set(&["data/a.lance"]))]));
+        assert_eq!(graph.keep_set("file:///lake/t"), KeepSet::Complete(set(&["tree/b/data/a.lance"])));
+    }
+}

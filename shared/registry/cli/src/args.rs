@@ -1,0 +1,433 @@
+//! The verbs of `squire-registry` (FACES, "Commands").
+
+use chrono::{DateTime, Utc};
+use clap::{Args, Parser, Subcommand};
+use squire_registry::Level;
+use squire_service::cli::{Common, CompletionArgs};
+
+#[derive(Parser)]
+#[command(
+    name = "squire-registry",
+    version,
+    about = "The records of an estate: what there is, which policy holds, what is protected, what was dropped.",
+    after_help = "A SUBJECT is estate, project/P, warehouse/W, namespace/a/b, table/a/b/t or dataset/<URI>; other bytes \
+                  percent-encoded.\nThe registry is --registry URI, [registry] root, or the nearest _squire at or above \
+                  the working directory.\n\nExamples:\n  squire-registry init ./lake/_squire --name demo\n  \
+                  squire-registry project create acme\n  squire-registry warehouse create main --project acme --root \
+                  ./lake\n  squire-registry policy show table/sales/orders"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) verb: Option<Verb>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Makes a registry
+    #[command(after_help = "Example: squire-registry init s3://control/squire --name production")]
+    Init {
+        /// Where its records will lie; inside ROOT/_squire it governs ROOT
+        uri: String,
+        /// The estate's name; default: [estate] name
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Reads every record and says what does not fit together; writes nothing
+    #[command(after_help = "Example: squire-registry check ./lake")]
+    Check {
+        /// Directories or URIs whose registry is meant
+        roots: Vec<String>,
+    },
+    /// Who changed what about a subject, when and why
+    #[command(after_help = "Example: squire-registry log table/sales/orders")]
+    Log {
+        /// The subject
+        subject: String,
+    },
+    /// Projects (tenants)
+    #[command(after_help = "Example: squire-registry project create acme")]
+    Project {
+        #[command(subcommand)]
+        verb: ProjectVerb,
+    },
+    /// Warehouses: one bucket or root prefix each
+    #[command(after_help = "Example: squire-registry warehouse create main --project acme --root s3://lake")]
+    Warehouse {
+        #[command(subcommand)]
+        verb: WarehouseVerb,
+    },
+    /// Namespaces; they nest
+    #[command(after_help = "Example: squire-registry namespace create namespace/sales --warehouse main")]
+    Namespace {
+        #[command(subcommand)]
+        verb: NamespaceVerb,
+    },
+    /// Tables: names for datasets
+    #[command(after_help = "Example: squire-registry table create table/sales/orders --location sales/orders.lance")]
+    Table {
+        #[command(subcommand)]
+        verb: TableVerb,
+    },
+    /// Policies of projects, namespaces and tables
+    #[command(after_help = "Example: squire-registry policy set table/sales/orders retention=30d --reason audit")]
+    Policy {
+        #[command(subcommand)]
+        verb: PolicyVerb,
+    },
+    /// Protection: no-drop, keep-history (legal hold), freeze
+    #[command(after_help = "Example: squire-registry protection set estate freeze --reason incident")]
+    Protection {
+        #[command(subcommand)]
+        verb: ProtectionVerb,
+    },
+    /// Dropped tables
+    #[command(after_help = "Example: squire-registry trash undrop table/sales/orders")]
+    Trash {
+        #[command(subcommand)]
+        verb: TrashVerb,
+    },
+    /// Reasons not to maintain something
+    #[command(
+        after_help = "Example: squire-registry block add table/sales/orders --reason migration --until 2026-12-24"
+    )]
+    Block {
+        #[command(subcommand)]
+        verb: BlockVerb,
+    },
+    /// The effective configuration
+    #[command(after_help = "Example: squire-registry config show")]
+    Config {
+        #[command(subcommand)]
+        verb: ConfigVerb,
+    },
+    /// Prints the completion script of a shell
+    #[command(after_help = "Example: squire-registry completion bash")]
+    Completion(CompletionArgs),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// Every key, its value and where it comes from
+    #[command(after_help = "Example: squire-registry config show")]
+    Show,
+}
+
+/// Why a change is made; kept in the record.
+#[derive(Args)]
+pub(crate) struct Why {
+    /// Why; kept in the record's history
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ProjectVerb {
+    /// Makes a project
+    #[command(after_help = "Example: squire-registry project create acme")]
+    Create {
+        /// Its id
+        project: String,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// All projects
+    #[command(after_help = "Example: squire-registry project list")]
+    List,
+    /// One project
+    #[command(after_help = "Example: squire-registry project show acme")]
+    Show {
+        /// Its id or SUBJECT
+        project: String,
+    },
+    /// Drops an empty project
+    #[command(after_help = "Example: squire-registry project drop project/acme")]
+    Drop {
+        /// Its SUBJECT, project/P
+        project: String,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum WarehouseVerb {
+    /// Makes a warehouse over a root, and marks the root
+    #[command(after_help = "Example: squire-registry warehouse create main --project acme --root s3://lake")]
+    Create {
+        /// Its id
+        warehouse: String,
+        /// The project that owns it
+        #[arg(long)]
+        project: String,
+        /// The bucket, prefix or directory
+        #[arg(long, value_name = "URI")]
+        root: String,
+        /// Others read or clone from it: no cleanup, no reclaim
+        #[arg(long)]
+        not_exclusive: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// All warehouses
+    #[command(after_help = "Example: squire-registry warehouse list")]
+    List,
+    /// One warehouse
+    #[command(after_help = "Example: squire-registry warehouse show main")]
+    Show {
+        /// Its id or SUBJECT
+        warehouse: String,
+    },
+    /// Lets its tables be maintained again
+    #[command(after_help = "Example: squire-registry warehouse activate main")]
+    Activate {
+        /// Its id or SUBJECT
+        warehouse: String,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// Its tables are not maintained any more
+    #[command(after_help = "Example: squire-registry warehouse deactivate main --reason offboarding")]
+    Deactivate {
+        /// Its id or SUBJECT
+        warehouse: String,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// Drops an empty warehouse; its bytes stay
+    #[command(after_help = "Example: squire-registry warehouse drop warehouse/main")]
+    Drop {
+        /// Its SUBJECT, warehouse/W
+        warehouse: String,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum NamespaceVerb {
+    /// Makes a namespace
+    #[command(after_help = "Example: squire-registry namespace create namespace/sales --warehouse main")]
+    Create {
+        /// namespace/a/b
+        namespace: String,
+        /// The warehouse of a top namespace; those below inherit it
+        #[arg(long)]
+        warehouse: Option<String>,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// All namespaces
+    #[command(after_help = "Example: squire-registry namespace list")]
+    List,
+    /// One namespace
+    #[command(after_help = "Example: squire-registry namespace show namespace/sales")]
+    Show {
+        /// namespace/a/b
+        namespace: String,
+    },
+    /// Drops an empty namespace
+    #[command(after_help = "Example: squire-registry namespace drop namespace/sales")]
+    Drop {
+        /// namespace/a/b
+        namespace: String,
+        /// Gets past no-drop, and nothing else
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum TableVerb {
+    /// Registers a dataset under a name
+    #[command(after_help = "Example: squire-registry table create table/sales/orders --location sales/orders.lance")]
+    Create {
+        /// table/a/b/t
+        table: String,
+        /// Where it lies, relative to its warehouse's root
+        #[arg(long, value_name = "REL")]
+        location: String,
+        /// Its tier; goes before what the URI says
+        #[arg(long)]
+        tier: Option<String>,
+        /// There are no bytes yet
+        #[arg(long)]
+        declare: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// Changes tier or labels
+    #[command(after_help = "Example: squire-registry table set table/sales/orders --tier gold --label hot")]
+    Set {
+        /// table/a/b/t
+        table: String,
+        /// Its tier; empty takes it away
+        #[arg(long)]
+        tier: Option<String>,
+        /// Its labels, all of them; empty takes them away
+        #[arg(long = "label", value_name = "L")]
+        labels: Vec<String>,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// All tables
+    #[command(after_help = "Example: squire-registry table list")]
+    List,
+    /// One table: where it lies and what governs it
+    #[command(after_help = "Example: squire-registry table show table/sales/orders")]
+    Show {
+        /// table/a/b/t
+        table: String,
+    },
+    /// Drops a table into the trash; its bytes stay, frozen
+    #[command(after_help = "Example: squire-registry table drop table/sales/orders --reason unused")]
+    Drop {
+        /// table/a/b/t
+        table: String,
+        /// Gets past no-drop, and nothing else
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum PolicyVerb {
+    /// Sets keys, starting from what holds now; writes a complete record
+    #[command(after_help = "Example: squire-registry policy set namespace/sales retention=14d interval=6h")]
+    Set {
+        /// project/P, namespace/a/b or table/a/b/t
+        subject: String,
+        /// Keys and values, as in [policy]; an optional key is cleared with KEY=unset
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        keys: Vec<String>,
+        /// Takes effect at once, also where versions go sooner
+        #[arg(long)]
+        now: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// What holds for a subject, and which record won
+    #[command(after_help = "Example: squire-registry policy show table/sales/orders")]
+    Show {
+        /// The subject
+        subject: String,
+    },
+    /// How a subject's policy differs from what it would inherit
+    #[command(after_help = "Example: squire-registry policy diff table/sales/orders")]
+    Diff {
+        /// The subject
+        subject: String,
+    },
+    /// Takes a subject's record away; the next one up governs
+    #[command(after_help = "Example: squire-registry policy unset table/sales/orders")]
+    Unset {
+        /// project/P, namespace/a/b or table/a/b/t
+        subject: String,
+        /// Takes effect at once, also where versions go sooner
+        #[arg(long)]
+        now: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// All policy records
+    #[command(after_help = "Example: squire-registry policy list")]
+    List,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ProtectionVerb {
+    /// Protects a subject and everything below it
+    #[command(after_help = "Example: squire-registry protection set table/sales/orders keep-history --reason 'case 7'")]
+    Set {
+        /// The subject
+        subject: String,
+        /// no-drop, keep-history or freeze; each includes those before it
+        #[arg(value_parser = level)]
+        level: Level,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// Ends the protection put on exactly this subject
+    #[command(after_help = "Example: squire-registry protection unset table/sales/orders --reason 'case closed'")]
+    Unset {
+        /// The subject
+        subject: String,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// All protection
+    #[command(after_help = "Example: squire-registry protection list")]
+    List,
+    /// What protects a subject, also from above
+    #[command(after_help = "Example: squire-registry protection show table/sales/orders")]
+    Show {
+        /// The subject
+        subject: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum TrashVerb {
+    /// All that can come back, with its deadline
+    #[command(after_help = "Example: squire-registry trash list")]
+    List,
+    /// One trash record
+    #[command(after_help = "Example: squire-registry trash show 3f1c0c0e-…")]
+    Show {
+        /// Its id, from `trash list`
+        id: String,
+    },
+    /// Brings a dropped table back, with its protection, policy and blocks
+    #[command(after_help = "Example: squire-registry trash undrop table/sales/orders")]
+    Undrop {
+        /// table/a/b/t
+        subject: String,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum BlockVerb {
+    /// Files a block; with --version that version stays, and nothing is paused
+    #[command(
+        after_help = "Example: squire-registry block add table/sales/orders --reason 'training run' --version 42"
+    )]
+    Add {
+        /// The subject; everything below it is blocked, too
+        subject: String,
+        /// Why
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        /// When it ends by itself, as 2026-12-24T18:00:00Z or 2026-12-24
+        #[arg(long, value_name = "T", value_parser = time)]
+        until: Option<DateTime<Utc>>,
+        /// A version that a reader needs
+        #[arg(long, value_name = "N")]
+        version: Option<u64>,
+    },
+    /// Lifts a block
+    #[command(after_help = "Example: squire-registry block remove 0193f0c2-…")]
+    Remove {
+        /// Its id, from `block list`
+        id: String,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// All blocks, also those that have ended
+    #[command(after_help = "Example: squire-registry block list")]
+    List,
+}
+
+fn level(text: &str) -> Result<Level, String> {
+    text.parse().map_err(|_| "write no-drop, keep-history or freeze".to_owned())
+}
+
+fn time(text: &str) -> Result<DateTime<Utc>, String> {
+    squire_registry::parse_time(text).ok_or_else(|| "write 2026-12-24T18:00:00Z or 2026-12-24".to_owned())
+}

@@ -1,0 +1,279 @@
+//! Policy, protection, trash and blocks.
+
+use chrono::Utc;
+use serde_json::{Value, json};
+use squire_registry::{Block, BlockKind, EffectivePolicy, PolicyChange, PolicyDiff, Subject};
+use squire_service::cli::{Exit, Failure};
+
+use crate::args::{BlockVerb, PolicyVerb, ProtectionVerb, TrashVerb};
+use crate::context::{Context, explicit, explicit_of, failure, subject};
+use crate::hierarchy::{incomplete, read};
+use crate::output::{emit, table, time};
+
+pub(crate) async fn policy(context: &Context, verb: PolicyVerb) -> anyhow::Result<Exit> {
+    let (defaults, floors) = (&context.config().policy, &context.config().floors);
+    match verb {
+        PolicyVerb::Set { subject, keys, now, why } => {
+            let subject = explicit(&subject)?;
+            let keys = keys.iter().map(|k| assignment(k)).collect::<Result<Vec<_>, _>>()?;
+            let registry = context.registry(&[]).await?;
+            let reason = why.reason.as_deref();
+            let change = PolicyChange { subject: &subject, keys: &keys, reason, immediately: now, at: Utc::now() };
+            let diff = registry.policy_set(&change, defaults, floors).await.map_err(failure)?;
+            emit(&context.common, &told(&diff), &diff)?;
+            Ok(Exit::Ok)
+        }
+        PolicyVerb::Unset { subject, now, why } => {
+            let subject = explicit(&subject)?;
+            let registry = context.registry(&[]).await?;
+            let reason = why.reason.as_deref();
+            let change = PolicyChange { subject: &subject, keys: &[], reason, immediately: now, at: Utc::now() };
+            let diff = registry.policy_unset(&change, defaults, floors).await.map_err(failure)?;
+            emit(&context.common, &told(&diff), &diff)?;
+            Ok(Exit::Ok)
+        }
+        PolicyVerb::Show { subject } => show_policy(context, &subject).await,
+        PolicyVerb::Diff { subject: text } => {
+            let subject = subject(&text)?;
+            let (_, snapshot) = read(context).await?;
+            must_exist(&snapshot, &subject)?;
+            let diff = snapshot.policy_diff(&subject, defaults, floors, Utc::now());
+            emit(&context.common, &told(&diff), &diff)?;
+            incomplete(&snapshot)
+        }
+        PolicyVerb::List => {
+            let (_, snapshot) = read(context).await?;
+            let now = Utc::now();
+            let rows: Vec<Vec<String>> = snapshot
+                .policies()
+                .map(|p| {
+                    let changes = defaults.diff(&p.fields.at(now).ok().flatten().unwrap_or_else(|| defaults.clone()));
+                    let pending = p.fields.pending_at(now).map(|x| format!("until {}", time(x.effective_at)));
+                    vec![p.fields.subject.to_string(), pending.unwrap_or_default(), changes.join("; ")]
+                })
+                .collect();
+            let value: Vec<Value> =
+                snapshot.policies().map(|p| json!({ "subject": p.fields.subject, "fields": p.fields })).collect();
+            let text =
+                table(&["subject", "pending", "against the estate's"], &rows, "no policy records; the estate's holds");
+            emit(&context.common, &text, &value)?;
+            incomplete(&snapshot)
+        }
+    }
+}
+
+fn assignment(text: &str) -> Result<(String, String), Failure> {
+    text.split_once('=').map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).ok_or_else(|| {
+        Failure::usage(format!("`{text}` sets nothing")).remedy("write KEY=VALUE, for example retention=14d")
+    })
+}
+
+fn told(diff: &PolicyDiff) -> String {
+    let mut lines = vec![format!("{} (from {})", diff.subject, diff.from.id)];
+    lines.extend(diff.changes.iter().map(|c| format!("  {c}")));
+    if diff.changes.is_empty() {
+        lines.push("  nothing differs now".into());
+    }
+    if let Some(pending) = &diff.pending {
+        lines.push(format!("  pending until {}; until then it can be undone:", time(pending.effective_at)));
+        lines.extend(pending.changes.iter().map(|c| format!("    {c}")));
+    }
+    lines.extend(diff.clamped.iter().map(|c| format!("  {c}")));
+    lines.join("\n")
+}
+
+async fn show_policy(context: &Context, text: &str) -> anyhow::Result<Exit> {
+    let subject = subject(text)?;
+    let (_, snapshot) = read(context).await?;
+    must_exist(&snapshot, &subject)?;
+    let config = context.config();
+    let found = snapshot.effective(&subject, &config.policy, &config.floors, Utc::now());
+    let EffectivePolicy { policy, source, clamped, pending, .. } = &found;
+    let mut lines = vec![format!("{subject}: the policy of {} holds", source.id)];
+    for (key, value) in policy.to_map() {
+        let value = match value {
+            Value::Null => "unset".to_owned(),
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        lines.push(format!("  {key} = {value}"));
+    }
+    lines.extend(clamped.iter().map(|c| format!("  clamped: {c}")));
+    if let Some(pending) = pending {
+        lines.push(format!("  pending until {}: {}", time(pending.effective_at), pending.changes.join("; ")));
+    }
+    emit(&context.common, &lines.join("\n"), &json!({ "subject": subject, "effective": found }))?;
+    incomplete(&snapshot)
+}
+
+fn must_exist(snapshot: &squire_registry::Snapshot, subject: &Subject) -> Result<(), Failure> {
+    if snapshot.exists(subject) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("{subject} does not exist"))
+        .remedy(format!("see `squire-registry {} list`", subject.kind())))
+}
+
+pub(crate) async fn protection(context: &Context, verb: ProtectionVerb) -> anyhow::Result<Exit> {
+    match verb {
+        ProtectionVerb::Set { subject, level, why } => {
+            let subject = explicit(&subject)?;
+            let registry = context.registry(&[]).await?;
+            registry.protect(&subject, level, why.reason.as_deref()).await.map_err(failure)?;
+            emit(&context.common, &format!("{subject}: {level}"), &json!({ "subject": subject, "level": level }))?;
+            Ok(Exit::Ok)
+        }
+        ProtectionVerb::Unset { subject, why } => {
+            let subject = explicit(&subject)?;
+            let registry = context.registry(&[]).await?;
+            registry.unprotect(&subject, why.reason.as_deref()).await.map_err(failure)?;
+            let left = registry.snapshot().await.map_err(failure)?.protection_over(&subject);
+            let rest = left.as_ref().map(|p| format!("; {} on {} still holds", p.level, p.subject)).unwrap_or_default();
+            let text = format!("{subject}: its protection is ended{rest}");
+            emit(&context.common, &text, &json!({ "subject": subject, "still": left }))?;
+            Ok(Exit::Ok)
+        }
+        ProtectionVerb::List => {
+            let (_, snapshot) = read(context).await?;
+            let rows: Vec<Vec<String>> = snapshot
+                .protections()
+                .map(|p| {
+                    let reason = p.meta.reason.clone().unwrap_or_default();
+                    vec![p.fields.subject.to_string(), p.fields.level.to_string(), time(p.meta.updated_at), reason]
+                })
+                .collect();
+            let value: Vec<Value> = snapshot
+                .protections()
+                .map(|p| json!({ "subject": p.fields.subject, "level": p.fields.level, "reason": p.meta.reason }))
+                .collect();
+            emit(
+                &context.common,
+                &table(&["subject", "level", "since", "reason"], &rows, "nothing is protected"),
+                &value,
+            )?;
+            incomplete(&snapshot)
+        }
+        ProtectionVerb::Show { subject: text } => {
+            let subject = subject(&text)?;
+            let (_, snapshot) = read(context).await?;
+            must_exist(&snapshot, &subject)?;
+            let chain = snapshot.chain_of(&subject);
+            let found: Vec<_> = chain.iter().filter_map(|s| snapshot.protection_of(s)).collect();
+            let rows: Vec<Vec<String>> = found
+                .iter()
+                .map(|p| {
+                    let reason = p.meta.reason.clone().unwrap_or_default();
+                    vec![p.fields.level.to_string(), p.fields.subject.to_string(), reason]
+                })
+                .collect();
+            let value: Vec<Value> = found
+                .iter()
+                .map(|p| json!({ "subject": p.fields.subject, "level": p.fields.level, "reason": p.meta.reason }))
+                .collect();
+            let text = table(&["level", "put on", "reason"], &rows, &format!("{subject} is not protected"));
+            emit(&context.common, &text, &value)?;
+            incomplete(&snapshot)
+        }
+    }
+}
+
+pub(crate) async fn trash(context: &Context, verb: TrashVerb) -> anyhow::Result<Exit> {
+    match verb {
+        TrashVerb::List => {
+            let (_, snapshot) = read(context).await?;
+            let now = Utc::now();
+            let rows: Vec<Vec<String>> = snapshot
+                .trash()
+                .map(|t| {
+                    let state = if t.fields.deadline <= now { "expired" } else { "" };
+                    let f = &t.fields;
+                    vec![f.subject.to_string(), time(f.dropped_at), time(f.deadline), state.into(), t.meta.id.clone()]
+                })
+                .collect();
+            let value: Vec<Value> = snapshot.trash().map(|t| json!({ "id": t.meta.id, "fields": t.fields })).collect();
+            let text = table(&["table", "dropped", "deadline", "state", "id"], &rows, "the trash is empty");
+            emit(&context.common, &text, &value)?;
+            incomplete(&snapshot)
+        }
+        TrashVerb::Show { id } => {
+            let (_, snapshot) = read(context).await?;
+            let record = snapshot.trash().find(|t| t.meta.id == id).ok_or_else(|| {
+                Failure::usage(format!("the trash holds no `{id}`")).remedy("see `squire-registry trash list`")
+            })?;
+            let f = &record.fields;
+            let protection = f.protection.as_ref().map_or("none".to_owned(), |p| p.fields.level.to_string());
+            let policy = if f.policy.is_some() { "its own" } else { "none" };
+            let text = format!(
+                "{}\nuri: {}\nwarehouse: {}\ndropped: {} by {}\ndeadline: {}\nprotection: {protection}\npolicy: {policy}\n\
+                 blocks: {}",
+                f.subject,
+                f.uri,
+                f.warehouse,
+                time(f.dropped_at),
+                record.meta.updated_by.who,
+                time(f.deadline),
+                f.blocks.len()
+            );
+            emit(&context.common, &text, &json!({ "id": id, "fields": f, "record": record.meta }))?;
+            Ok(Exit::Ok)
+        }
+        TrashVerb::Undrop { subject, why } => {
+            let subject = explicit_of("table", &subject)?;
+            let registry = context.registry(&[]).await?;
+            let table = registry.undrop(&subject, why.reason.as_deref()).await.map_err(failure)?;
+            emit(
+                &context.common,
+                &format!("{subject} is {} again", table.uri),
+                &json!({ "undropped": subject, "fields": table }),
+            )?;
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+pub(crate) async fn block(context: &Context, verb: BlockVerb) -> anyhow::Result<Exit> {
+    match verb {
+        BlockVerb::Add { subject, reason, until, version } => {
+            let subject = explicit(&subject)?;
+            if reason.trim().is_empty() {
+                return Err(Failure::usage("--reason is empty").remedy("say why, for whoever meets the block").into());
+            }
+            let kind = if version.is_some() { BlockKind::Reader } else { BlockKind::Operator };
+            let registry = context.registry(&[]).await?;
+            let block = Block { subject: subject.clone(), kind, until, version };
+            let id = registry.block_add(block, &reason).await.map_err(failure)?;
+            emit(&context.common, &format!("block {id} on {subject}"), &json!({ "id": id, "subject": subject }))?;
+            Ok(Exit::Ok)
+        }
+        BlockVerb::Remove { id, why } => {
+            let registry = context.registry(&[]).await?;
+            registry.block_remove(&id, why.reason.as_deref()).await.map_err(failure)?;
+            emit(&context.common, &format!("block {id} is lifted"), &json!({ "removed": id }))?;
+            Ok(Exit::Ok)
+        }
+        BlockVerb::List => {
+            let (_, snapshot) = read(context).await?;
+            let now = Utc::now();
+            let rows: Vec<Vec<String>> = snapshot
+                .blocks()
+                .map(|b| {
+                    let f = &b.fields;
+                    let until = match f.until {
+                        Some(until) if until <= now => format!("ended {}", time(until)),
+                        Some(until) => time(until),
+                        None => String::new(),
+                    };
+                    let what = f.version.map_or(f.kind.to_string(), |v| format!("version {v}"));
+                    let reason = b.meta.reason.clone().unwrap_or_default();
+                    vec![b.meta.id.clone(), f.subject.to_string(), what, until, reason]
+                })
+                .collect();
+            let value: Vec<Value> = snapshot
+                .blocks()
+                .map(|b| json!({ "id": b.meta.id, "reason": b.meta.reason, "active": b.fields.active_at(now), "fields": b.fields }))
+                .collect();
+            emit(&context.common, &table(&["id", "subject", "what", "until", "reason"], &rows, "no blocks"), &value)?;
+            incomplete(&snapshot)
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `squire-registry`: the admin command over an estate's records.
+
+mod args;
+mod context;
+mod govern;
+mod hierarchy;
+mod output;
+mod records;
+
+use clap::Parser;
+use squire_service::cli::{Exit, Failure, completion, print_stdout, report_error};
+use squire_service::telemetry::{self, Audience};
+
+use crate::args::{Cli, Verb};
+use crate::context::Context;
+
+fn main() -> Exit {
+    // clap ends the process with 2 for usage and 0 for --help and --version, as FACES has it.
+    let cli = Cli::parse();
+    let verbose = cli.common.is_verbose();
+    let ended = telemetry::init_logs(&cli.common, Audience::Command).map_err(anyhow::Error::from).and_then(|()| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(run(cli))
+    });
+    ended.unwrap_or_else(|error| report_error(&error, verbose))
+}
+
+async fn run(cli: Cli) -> anyhow::Result<Exit> {
+    if let Some(Verb::Completion(args)) = &cli.verb {
+        print_stdout(&completion::<Cli>(args.shell))?;
+        return Ok(Exit::Ok);
+    }
+    let check_config = cli.common.check_config;
+    let context = Context::load(cli.common)?;
+    if check_config {
+        print_stdout(&context.loaded.checked_text())?;
+        return Ok(Exit::Ok);
+    }
+    let Some(verb) = cli.verb else {
+        return Err(Failure::usage("no verb was given").remedy("see squire-registry --help").into());
+    };
+    match verb {
+        Verb::Completion(_) => Ok(Exit::Ok),
+        Verb::Config { verb: args::ConfigVerb::Show } => {
+            context.loaded.print(context.common.output)?;
+            Ok(Exit::Ok)
+        }
+        Verb::Init { uri, name } => records::init(&context, &uri, name).await,
+        Verb::Check { roots } => records::check(&context, &roots).await,
+        Verb::Log { subject } => records::log(&context, &subject).await,
+        Verb::Project { verb } => hierarchy::project(&context, verb).await,
+        Verb::Warehouse { verb } => hierarchy::warehouse(&context, verb).await,
+        Verb::Namespace { verb } => hierarchy::namespace(&context, verb).await,
+        Verb::Table { verb } => hierarchy::table(&context, verb).await,
+        Verb::Policy { verb } => govern::policy(&context, verb).await,
+        Verb::Protection { verb } => govern::protection(&context, verb).await,
+        Verb::Trash { verb } => govern::trash(&context, verb).await,
+        Verb::Block { verb } => govern::block(&context, verb).await,
+    }
+}

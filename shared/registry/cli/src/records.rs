@@ -1,0 +1,76 @@
+//! `init`, `check` and `log`.
+
+use serde_json::json;
+use squire_registry::{Actor, Problem, Registry, check as check_records};
+use squire_service::cli::Exit;
+
+use crate::context::{Context, failure, subject};
+use crate::output::{emit, table, time};
+
+pub(crate) async fn init(context: &Context, uri: &str, name: Option<String>) -> anyhow::Result<Exit> {
+    let name = name.unwrap_or_else(|| context.config().estate.name.clone());
+    let registry = Registry::init(uri, &context.options(uri), &name, Actor::current()).await.map_err(failure)?;
+    let text = format!("estate `{}` ({}) at {}", registry.name(), registry.id(), registry.uri());
+    let value = json!({ "estate": registry.id(), "name": registry.name(), "registry": registry.uri() });
+    emit(&context.common, &text, &value)?;
+    Ok(Exit::Ok)
+}
+
+pub(crate) async fn check(context: &Context, roots: &[String]) -> anyhow::Result<Exit> {
+    let registry = context.registry(roots).await?;
+    let snapshot = registry.snapshot().await.map_err(failure)?;
+    let problems = check_records(&snapshot);
+    let counts: Vec<(String, usize, usize)> =
+        snapshot.counts().into_iter().map(|(c, (live, unreadable))| (c.to_string(), live, unreadable)).collect();
+    let records: usize = counts.iter().map(|(_, live, _)| live).sum();
+    let mut text = format!("estate `{}` ({}) at {}\n", registry.name(), registry.id(), registry.uri());
+    text.push_str(&format!("{records} records read, {} problems\n", problems.len()));
+    for Problem { kind, subject, detail, fix } in &problems {
+        let severity = if kind.is_error() { "error" } else { "warning" };
+        text.push_str(&format!("{severity}: {kind}: {subject}: {detail}\n  to do: {fix}\n"));
+    }
+    let found: Vec<_> = problems
+        .iter()
+        .map(|p| {
+            let severity = if p.kind.is_error() { "error" } else { "warning" };
+            json!({ "kind": p.kind, "severity": severity, "subject": p.subject, "detail": p.detail, "fix": p.fix })
+        })
+        .collect();
+    let collections: Vec<_> = counts
+        .iter()
+        .map(|(name, live, unreadable)| json!({ "collection": name, "live": live, "unreadable": unreadable }))
+        .collect();
+    let value = json!({
+        "estate": registry.id(), "name": registry.name(), "registry": registry.uri(),
+        "collections": collections, "problems": found,
+    });
+    emit(&context.common, &text, &value)?;
+    Ok(if problems.iter().any(|p| p.kind.is_error()) { Exit::Failed } else { Exit::Ok })
+}
+
+pub(crate) async fn log(context: &Context, text: &str) -> anyhow::Result<Exit> {
+    let subject = subject(text)?;
+    let registry = context.registry(&[]).await?;
+    let lines = registry.log(&subject).await.map_err(failure)?;
+    let rows: Vec<Vec<String>> = lines
+        .iter()
+        .map(|line| {
+            let (at, who, what) = match &line.meta {
+                Some(meta) => {
+                    let what = match (meta.deleted, line.effective) {
+                        (true, _) => "removed".to_owned(),
+                        (false, true) => line.fields.to_string(),
+                        (false, false) => "lost a race, never in effect".to_owned(),
+                    };
+                    let reason = meta.reason.as_ref().map(|r| format!(" ({r})")).unwrap_or_default();
+                    (time(meta.updated_at), format!("{}@{}", meta.updated_by.who, meta.updated_by.host), what + &reason)
+                }
+                None => ("?".into(), "?".into(), line.unreadable.clone().unwrap_or_default()),
+            };
+            vec![at, who, format!("{}/{}", line.collection, line.generation), what]
+        })
+        .collect();
+    let shown = table(&["when", "who", "record", "what"], &rows, &format!("nothing is recorded about {subject}"));
+    emit(&context.common, &shown, &lines)?;
+    Ok(if lines.iter().any(|l| l.unreadable.is_some()) { Exit::Failed } else { Exit::Ok })
+}

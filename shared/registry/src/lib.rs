@@ -1,0 +1,74 @@
+//! The registry: an estate's records in object storage under one control root.
+//!
+//! There is no database. Every record is a chain of immutable objects
+//! `<root>/v1/<collection>/<key>/<generation>.json`, and the one primitive underneath is
+//! put-if-absent. The highest generation wins, a write creates the next one, and a delete is a
+//! generation that says so; compare-and-swap and history come for free, on a laptop as on S3.
+//!
+//! Layers, from below:
+//!
+//! - [`storage`]: an object store from a URI and options; canonical URIs; durable local puts.
+//! - [`probe`]: proves that a store keeps the promise of put-if-absent before anything rests on it.
+//! - `key`, [`record`], `store`: key names, the envelope, and the generation protocol.
+//! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
+//! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
+//! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
+//! - [`claims`], `state`, [`runs`]: what a running fleet writes.
+//!
+//! Only this crate knows record bytes.
+
+pub mod actor;
+pub mod blocks;
+pub mod check;
+pub mod claims;
+pub mod error;
+mod generation;
+pub mod govern;
+mod hierarchy;
+pub mod human;
+pub mod identity;
+mod key;
+mod local;
+mod own_config;
+mod policies;
+pub mod policy;
+pub mod probe;
+pub mod protection;
+pub mod record;
+mod registry;
+pub mod runs;
+mod scope;
+pub mod snapshot;
+mod state;
+pub mod storage;
+mod store;
+pub mod subject;
+pub mod trash;
+pub mod window;
+
+pub use actor::Actor;
+pub use blocks::{Block, BlockInfo, BlockKind};
+pub use check::{Problem, ProblemKind, check};
+pub use claims::{Claim, ClaimOutcome, Holder};
+pub use error::{Error, Kind, Result};
+pub use govern::{EffectivePolicy, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo};
+pub use hierarchy::{NewTable, TableChanges};
+pub use identity::{
+    Located, MARKER, RESERVED, RegistryLost, ensure_marker, locate, markers_above, read_marker, registry_lost,
+};
+pub use own_config::parse_time;
+pub use policies::{PolicyChange, PolicyDiff};
+pub use policy::{Floors, Policy, RequiredIndex};
+pub use protection::Level;
+pub use record::{
+    Collection, Estate, Location, Meta, Namespace, PolicyRecord, Project, Protection, Record, Table, Trash, Unreadable,
+    Warehouse,
+};
+pub use registry::{LogLine, Registry};
+pub use runs::{
+    CollectionCount, Commit, CommitStep, DatasetEntry, DatasetIntent, DatasetResult, LiveCounts, RunOutcome, RunRecord,
+    Vanished, VersionEntry, protections_vanished,
+};
+pub use snapshot::Snapshot;
+pub use storage::{Root, StorageOptions, canonical_uri};
+pub use subject::Subject;

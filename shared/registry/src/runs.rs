@@ -1,0 +1,398 @@
+//! The audit trail: what every run was about to do, under which policy, and what it did.
+//!
+//! A run's record and the entry of each dataset are written BEFORE the first delete and closed after it, so "who deleted
+//! version 7 of this table?" has an answer a year later, and a run that died shows what it had begun.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::actor::Actor;
+use crate::error::{Error, Result};
+use crate::generation::{Change, Place, Read};
+use crate::key;
+use crate::policy::Policy;
+use crate::record::{Collection, Unreadable, fields};
+use crate::registry::Registry;
+use crate::snapshot::Snapshot;
+
+/// One run that changes something.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// The run's id (UUIDv7), in every log line, commit and event it makes.
+    pub run: Uuid,
+    /// `sweep`, `apply`, `build`, `reclaim`, ... (`kind` is the envelope's word.)
+    #[serde(rename = "run_kind")]
+    pub kind: String,
+    /// The estate.
+    pub estate: Uuid,
+    /// When it began.
+    pub started_at: DateTime<Utc>,
+    /// The command line or trigger.
+    pub command: String,
+    /// Who started it, and from where.
+    pub actor: Actor,
+    /// Squire's version.
+    pub tool_version: String,
+    /// The estate's mode at the time.
+    pub mode: String,
+    /// The digest of the effective config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_digest: Option<String>,
+    /// The digest of the plan it carries out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_digest: Option<String>,
+    /// How many protections, blocks and trash records there were.
+    pub live: LiveCounts,
+    /// How it ended; none while it runs, or where it died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<RunOutcome>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunOutcome {
+    /// When.
+    pub finished_at: DateTime<Utc>,
+    /// Whether it came to its end, rather than being stopped.
+    pub complete: bool,
+    /// The report's totals.
+    pub totals: Value,
+    /// What failed, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+}
+
+/// What a run does to one dataset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DatasetEntry {
+    /// The run.
+    pub run: Uuid,
+    /// The dataset's canonical URI.
+    pub uri: String,
+    /// The table's SUBJECT, if it has a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    /// When this was written, before anything was done.
+    pub opened_at: DateTime<Utc>,
+    /// What will go, and what allows it.
+    pub intent: DatasetIntent,
+    /// What went, and what failed; none while it runs, or where the run died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<DatasetResult>,
+}
+
+/// What is about to happen to a dataset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DatasetIntent {
+    /// The version that the plan was made at.
+    pub read_version: u64,
+    /// The steps that will run.
+    pub steps: Vec<String>,
+    /// The versions that will go.
+    pub versions: Vec<VersionEntry>,
+    /// The number of files that will go with them.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The policy that allows it, complete.
+    pub policy: Policy,
+    /// The record that won, as a SUBJECT, or `estate`.
+    pub policy_source: String,
+    /// The digest of the plan that names all this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_digest: Option<String>,
+}
+
+/// A version that goes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VersionEntry {
+    /// Its number.
+    pub version: u64,
+    /// When it was made.
+    pub made_at: DateTime<Utc>,
+    /// When it was replaced, from which its age counts.
+    pub replaced_at: DateTime<Utc>,
+    /// Its rows.
+    pub rows: u64,
+    /// The bytes that only it and other going versions name.
+    pub bytes: u64,
+}
+
+/// What happened to a dataset.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct DatasetResult {
+    /// When it was done.
+    pub closed_at: DateTime<Utc>,
+    /// The report's outcome kind.
+    pub outcome: String,
+    /// The versions that went.
+    pub versions_removed: Vec<u64>,
+    /// Files deleted.
+    pub files_removed: u64,
+    /// Their bytes.
+    pub bytes_removed: u64,
+    /// Deletes that failed, path and reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_deletes: Vec<String>,
+    /// Commits made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commits: Vec<Commit>,
+    /// Why it failed, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A commit that the run made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The step.
+    pub step: CommitStep,
+    /// The version it made.
+    pub version: u64,
+    /// When.
+    pub at: DateTime<Utc>,
+}
+
+/// The step that a commit belongs to; the same words as the stamp's `squire.step`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::Display, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum CommitStep {
+    /// Fragment ids reserved for a rewrite.
+    Reserve,
+    /// A rewrite.
+    Compact,
+    /// Index work.
+    OptimizeIndices,
+    /// An index built on request.
+    Build,
+    /// The empty commit that an `erase_within` deadline may need.
+    Erase,
+}
+
+fields! {
+    RunRecord => Runs, "run";
+    DatasetEntry => RunEntries, "run_entry";
+}
+
+/// The live records of a collection, as a run keeps them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CollectionCount {
+    /// How many, unreadable ones included.
+    pub live: usize,
+    /// The first eight hex digits of each readable one's hashed id, sorted. Counts alone would let a new record stand in
+    /// for one that vanished.
+    pub ids: Vec<String>,
+}
+
+/// The protections, blocks and trash records that a run saw.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LiveCounts {
+    /// Protection records.
+    pub protection: CollectionCount,
+    /// Blocks.
+    pub blocks: CollectionCount,
+    /// Trash records.
+    pub trash: CollectionCount,
+}
+
+/// What [`CollectionCount::ids`] holds of an id.
+pub(crate) fn short(id: &str) -> String {
+    let mut hash = key::hash(id);
+    hash.truncate(8);
+    hash
+}
+
+/// Records that are gone without a trace (`protections_vanished`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Vanished {
+    /// Where.
+    pub collection: Collection,
+    /// How many were live at the last run.
+    pub before: usize,
+    /// How many are live now.
+    pub now: usize,
+    /// How many of those before have neither a record nor a tombstone that says who removed them.
+    pub vanished: usize,
+}
+
+/// Compares a snapshot with the last run's record: a protection, block or trash record that was live then and now has
+/// neither a generation nor a tombstone is an error finding. A tombstone is never pruned to nothing, so this is certain.
+pub fn protections_vanished(last: &RunRecord, snapshot: &Snapshot) -> Vec<Vanished> {
+    let now = snapshot.live_counts();
+    let parts = [
+        (Collection::Protection, &last.live.protection, now.protection),
+        (Collection::Blocks, &last.live.blocks, now.blocks),
+        (Collection::Trash, &last.live.trash, now.trash),
+    ];
+    parts
+        .into_iter()
+        .filter_map(|(collection, before, now)| {
+            let mut present: BTreeSet<String> = now.ids.into_iter().collect();
+            present.extend(snapshot.removed(collection).iter().map(|meta| short(&meta.id)));
+            let unread: Vec<&Unreadable> = snapshot.unreadable.iter().filter(|u| u.collection == collection).collect();
+            present.extend(unread.iter().filter_map(|u| u.id.as_deref()).map(short));
+            let missing = before.ids.iter().filter(|id| !present.contains(*id)).count();
+            // One whose id cannot be told may be any of those that are missing.
+            let nameless = unread.iter().filter(|u| u.id.is_none()).count();
+            let vanished = missing.saturating_sub(nameless);
+            (vanished > 0).then_some(Vanished { collection, before: before.live, now: now.live, vanished })
+        })
+        .collect()
+}
+
+impl Registry {
+    /// Writes a run's record; before its first commit or delete.
+    ///
+    /// # Errors
+    /// What the store answers: the run must not go on.
+    pub async fn run_open(&self, record: RunRecord) -> Result<()> {
+        let id = record.run.to_string();
+        self.change::<RunRecord>(&id, None, |current| match current {
+            None => Ok(Change::Put(record.clone())),
+            Some(found) if found.fields == record => Ok(Change::Keep),
+            Some(_) => Err(Error::Exists { what: format!("run {id}"), hint: "; a run's id is used once".into() }),
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Writes what a run is about to do to a dataset; before it does. A later round of the same run adds to it.
+    ///
+    /// # Errors
+    /// What the store answers: the dataset must not be touched.
+    pub async fn run_dataset_opened(&self, run: Uuid, entry: DatasetEntry) -> Result<()> {
+        let partition = run.to_string();
+        let uri = entry.uri.clone();
+        let place = Place { collection: Collection::RunEntries, partition: Some(&partition), id: &uri };
+        self.inner
+            .records
+            .update::<DatasetEntry>(place, self.actor(), None, |current| {
+                Ok(match current {
+                    Some(found) if found.fields == entry => Change::Keep,
+                    _ => Change::Put(entry.clone()),
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Closes a dataset's entry with what happened.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for an entry that was never opened, or what the store answers.
+    pub async fn run_dataset_closed(&self, run: Uuid, uri: &str, result: DatasetResult) -> Result<()> {
+        let partition = run.to_string();
+        let place = Place { collection: Collection::RunEntries, partition: Some(&partition), id: uri };
+        self.inner
+            .records
+            .update::<DatasetEntry>(place, self.actor(), None, |current| {
+                let entry = current.ok_or_else(|| Error::Missing {
+                    what: format!("the entry of {uri} in run {run}"),
+                    hint: "; it is opened before anything is done".into(),
+                })?;
+                Ok(Change::Put(DatasetEntry { result: Some(result.clone()), ..entry.fields.clone() }))
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Closes a run.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for a run that was never opened, or what the store answers.
+    pub async fn run_close(&self, run: Uuid, outcome: RunOutcome) -> Result<()> {
+        let id = run.to_string();
+        self.change::<RunRecord>(&id, None, |current| {
+            let found = current
+                .ok_or_else(|| Error::Missing { what: format!("run {id}"), hint: "; see `runs list`".into() })?;
+            Ok(Change::Put(RunRecord { outcome: Some(outcome.clone()), ..found.fields.clone() }))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// All runs, newest first, and the run records that cannot be read.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn runs(&self) -> Result<(Vec<RunRecord>, Vec<Unreadable>)> {
+        let listed = self.inner.records.list(Collection::Runs, None).await?;
+        let (mut runs, mut unreadable) = (Vec::new(), Vec::new());
+        for read in self.inner.records.read_tops::<RunRecord>(None, listed).await?.into_values() {
+            match read {
+                Read::Live(record) => runs.push(record.fields.clone()),
+                Read::Unreadable(u) => unreadable.push(u),
+                Read::Absent | Read::Tombstone(_) => {}
+            }
+        }
+        runs.sort_by_key(|run: &RunRecord| std::cmp::Reverse((run.started_at, run.run)));
+        Ok((runs, unreadable))
+    }
+
+    /// The run that was opened last; what [`protections_vanished`] compares with. Run ids are in the order of time, so
+    /// this is one LIST and one GET.
+    ///
+    /// # Errors
+    /// What the store answers, and [`Error::Unreadable`] when that record cannot be read.
+    pub async fn last_run(&self) -> Result<Option<RunRecord>> {
+        let listed = self.inner.records.list(Collection::Runs, None).await?;
+        let Some((key, _)) = listed.last_key_value() else { return Ok(None) };
+        let id = key::decode(key).unwrap_or_else(|| key.clone());
+        Ok(self.load::<RunRecord>(&id).await?.map(|record| record.fields.clone()))
+    }
+
+    /// One run with the entries of its datasets.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], or what the store answers.
+    pub async fn run(&self, run: Uuid) -> Result<(RunRecord, Vec<DatasetEntry>, Vec<Unreadable>)> {
+        let id = run.to_string();
+        let record = self
+            .load::<RunRecord>(&id)
+            .await?
+            .ok_or_else(|| Error::Missing { what: format!("run {id}"), hint: "; see `runs list`".into() })?;
+        let listed = self.inner.records.list(Collection::RunEntries, Some(&id)).await?;
+        let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
+        for read in self.inner.records.read_tops::<DatasetEntry>(Some(&id), listed).await?.into_values() {
+            match read {
+                Read::Live(record) => entries.push(record.fields.clone()),
+                Read::Unreadable(u) => unreadable.push(u),
+                Read::Absent | Read::Tombstone(_) => {}
+            }
+        }
+        entries.sort_by(|a: &DatasetEntry, b| a.uri.cmp(&b.uri));
+        Ok((record.fields.clone(), entries, unreadable))
+    }
+
+    /// What all runs did to one dataset, oldest first: the answer to "who deleted version 7?".
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn dataset_history(&self, uri: &str) -> Result<(Vec<DatasetEntry>, Vec<Unreadable>)> {
+        let runs = self.inner.records.list(Collection::Runs, None).await?;
+        let reads: Vec<Result<Read<DatasetEntry>>> = futures::stream::iter(runs.into_keys())
+            .map(|run| async move {
+                let place = Place { collection: Collection::RunEntries, partition: Some(&run), id: uri };
+                self.inner.records.read::<DatasetEntry>(place).await
+            })
+            .buffer_unordered(32)
+            .collect()
+            .await;
+        let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
+        for read in reads {
+            match read? {
+                Read::Live(record) => entries.push(record.fields.clone()),
+                Read::Unreadable(u) => unreadable.push(u),
+                Read::Absent | Read::Tombstone(_) => {}
+            }
+        }
+        entries.sort_by_key(|entry: &DatasetEntry| (entry.opened_at, entry.run));
+        Ok((entries, unreadable))
+    }
+}

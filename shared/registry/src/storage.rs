@@ -1,0 +1,298 @@
+//! Object stores from URIs and options, and canonical URIs.
+
+use std::collections::HashMap;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, RetryConfig};
+use url::Url;
+
+use crate::error::{Error, Result};
+use crate::local::DurableLocal;
+
+/// Options of an object store, by the keys that Lance takes (`aws_access_key_id`, `aws_endpoint`, `allow_http`, ...).
+pub type StorageOptions = HashMap<String, String>;
+
+/// One request, with all its retries, ends within this time (two such spans bound a put: the last attempt may start
+/// when the first has just run out).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How a conditional put ended, as far as the store told.
+#[derive(Debug)]
+pub(crate) enum PutOutcome {
+    /// The store said that it created the object.
+    Created,
+    /// The store said that an object was there, or a concurrent create was under way.
+    Refused,
+    /// The store's answer does not tell whether the object was created.
+    Unknown(object_store::Error),
+}
+
+/// A place in an object store: a bucket with a prefix, or a local directory.
+#[derive(Debug, Clone)]
+pub struct Root {
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    uri: String,
+    local: bool,
+}
+
+impl Root {
+    /// Opens the place that `uri` names; makes no request and creates nothing.
+    ///
+    /// Remote stores take their settings from the environment (`AWS_*`, `AZURE_*`, `GOOGLE_*`) and then from `options`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is no URI or path, [`Error::Store`] for settings the client refuses.
+    pub fn open(uri: &str, options: &StorageOptions) -> Result<Self> {
+        let canonical = canonical_uri(uri)?;
+        if let Some(path) = local_path(&canonical) {
+            let prefix = Path::from_absolute_path(&path)
+                .map_err(|e| Error::Invalid(format!("the directory {} cannot be used: {e}", path.display())))?;
+            return Ok(Self { store: Arc::new(DurableLocal::new()), prefix, uri: canonical, local: true });
+        }
+        let url = Url::parse(&canonical).map_err(|e| Error::Invalid(format!("`{uri}` is not a URI: {e}")))?;
+        let (scheme, prefix) = ObjectStoreScheme::parse(&url)
+            .map_err(|e| Error::Invalid(format!("`{uri}`: {e}; write s3://..., gs://..., az://..., or a directory")))?;
+        let store = remote(&scheme, &canonical, options)?;
+        Ok(Self { store, prefix, uri: canonical, local: false })
+    }
+
+    /// A place in a store that the caller built, such as a wrapper that counts or fails requests.
+    pub fn with_store(store: Arc<dyn ObjectStore>, prefix: Path, uri: impl Into<String>) -> Self {
+        Self { store, prefix, uri: uri.into(), local: false }
+    }
+
+    /// The same place through another store, keeping prefix and address.
+    pub fn map_store(&self, wrap: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>) -> Self {
+        Self { store: wrap(self.store.clone()), ..self.clone() }
+    }
+
+    /// The canonical URI.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Whether this is a local directory.
+    pub fn is_local(&self) -> bool {
+        self.local
+    }
+
+    /// What the probe answers for: the bucket (with its endpoint's scheme), or the local directory.
+    pub fn bucket(&self) -> String {
+        if self.local {
+            return self.uri.clone();
+        }
+        match Url::parse(&self.uri) {
+            Ok(url) => format!("{}://{}", url.scheme(), url.authority()),
+            Err(_) => self.uri.clone(),
+        }
+    }
+
+    /// The place one level up; `None` at the top of a bucket or file system.
+    pub fn parent(&self) -> Option<Self> {
+        let uri = parent_uri(&self.uri)?;
+        let parts: Vec<_> = self.prefix.parts().collect();
+        let (_, above) = parts.split_last()?;
+        let prefix = above.iter().cloned().collect();
+        Some(Self { prefix, uri, ..self.clone() })
+    }
+
+    /// A place below this one.
+    pub fn child(&self, name: &str) -> Self {
+        let uri = join_uri(&self.uri, name);
+        Self { prefix: self.path(&[name]).unwrap_or_else(|_| self.prefix.clone().join(name)), uri, ..self.clone() }
+    }
+
+    /// The object path of plain segments below this place. `Path::parse` and not `Path::from`, which would encode the
+    /// percent signs of keys once more.
+    pub(crate) fn path(&self, segments: &[&str]) -> Result<Path> {
+        let mut raw = self.prefix.as_ref().to_owned();
+        for segment in segments {
+            if !raw.is_empty() {
+                raw.push('/');
+            }
+            raw.push_str(segment);
+        }
+        Path::parse(&raw).map_err(|e| Error::Invalid(format!("`{raw}` is no object path: {e}")))
+    }
+
+    /// All objects below a path, in no particular order; nothing there is an empty list.
+    pub(crate) async fn list(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
+        match self.store.list(Some(path)).try_collect().await {
+            Ok(found) => Ok(found),
+            Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
+            Err(e) => Err(Error::store(format!("listing {} of {}", path, self.uri), e)),
+        }
+    }
+
+    /// Whether any object is below a path.
+    pub(crate) async fn any_below(&self, path: &Path) -> Result<bool> {
+        match self.store.list(Some(path)).try_next().await {
+            Ok(found) => Ok(found.is_some()),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(e) => Err(Error::store(format!("listing {} of {}", path, self.uri), e)),
+        }
+    }
+
+    /// The bytes of an object; `None` when it is not there.
+    pub(crate) async fn get(&self, path: &Path) -> Result<Option<Bytes>> {
+        let doing = || format!("reading {} of {}", path, self.uri);
+        match self.store.get(path).await {
+            Ok(found) => found.bytes().await.map(Some).map_err(|e| Error::store(doing(), e)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(Error::store(doing(), e)),
+        }
+    }
+
+    /// Put-if-absent. Never retried here: whether an unknown outcome took effect is for the caller to find out.
+    pub(crate) async fn create(&self, path: &Path, bytes: Bytes) -> PutOutcome {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.store.put_opts(path, bytes.into(), options).await {
+            Ok(_) => PutOutcome::Created,
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                PutOutcome::Refused
+            }
+            Err(e) => PutOutcome::Unknown(e),
+        }
+    }
+
+    /// Deletes one object; nothing there is fine.
+    pub(crate) async fn delete(&self, path: &Path) -> Result<()> {
+        match self.store.delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(e) => Err(Error::store(format!("deleting {} of {}", path, self.uri), e)),
+        }
+    }
+}
+
+fn remote(scheme: &ObjectStoreScheme, uri: &str, options: &StorageOptions) -> Result<Arc<dyn ObjectStore>> {
+    let retry = RetryConfig { max_retries: 4, retry_timeout: REQUEST_TIMEOUT, ..RetryConfig::default() };
+    let mut settings: Vec<(String, &String)> = options.iter().map(|(k, v)| (k.to_ascii_lowercase(), v)).collect();
+    let timeout = format!("{}s", REQUEST_TIMEOUT.as_secs());
+    // Ours comes first, so that a timeout given by hand wins.
+    settings.insert(0, ("timeout".to_owned(), &timeout));
+    macro_rules! build {
+        ($builder:ty) => {{
+            let mut builder = <$builder>::from_env().with_url(uri).with_retry(retry);
+            for (key, value) in &settings {
+                // Lance passes options of its own in the same map; what the client does not know is not for it.
+                if let Ok(key) = key.parse() {
+                    builder = builder.with_config(key, value.as_str());
+                }
+            }
+            builder.build().map(|s| Arc::new(s) as Arc<dyn ObjectStore>)
+        }};
+    }
+    let built = match scheme {
+        ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder),
+        ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder),
+        ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder),
+        ObjectStoreScheme::Memory => Ok(Arc::new(object_store::memory::InMemory::new()) as Arc<dyn ObjectStore>),
+        other => {
+            return Err(Error::Invalid(format!(
+                "`{uri}`: records cannot be kept on {other:?}; write s3://..., gs://..., az://..., or a directory"
+            )));
+        }
+    };
+    built.map_err(|e| Error::store(format!("opening {uri}"), e))
+}
+
+/// The canonical form of a URI or path: local paths are made absolute with symlinks resolved as far as they exist and
+/// become `file:///...`; other URIs lose empty segments and trailing slashes. Odd bytes are percent-encoded as a URL
+/// has them. One dataset has one canonical URI, whatever link or spelling led to it.
+///
+/// # Errors
+/// [`Error::Invalid`] for what is neither.
+pub fn canonical_uri(text: &str) -> Result<String> {
+    if text.is_empty() {
+        return Err(Error::Invalid("an empty text is no location; write a directory or a URI".into()));
+    }
+    if let Some(path) = local_path(text) {
+        let absolute = resolve(&path)?;
+        let url = Url::from_file_path(&absolute)
+            .map_err(|()| Error::Invalid(format!("`{text}` is no absolute path; write a directory or a URI")))?;
+        let trimmed = url.as_str().trim_end_matches('/');
+        return Ok(if trimmed == "file:" { "file:///".to_owned() } else { trimmed.to_owned() });
+    }
+    let url = Url::parse(text).map_err(|e| {
+        Error::Invalid(format!("`{text}` is not a URI ({e}); write s3://bucket/prefix, gs://..., az://... or a path"))
+    })?;
+    let mut out = format!("{}://{}", url.scheme(), url.authority());
+    for segment in url.path().split('/').filter(|s| !s.is_empty()) {
+        out.push('/');
+        out.push_str(segment);
+    }
+    Ok(out)
+}
+
+/// The local path that a text names, if it is one: a plain path or `file:...`.
+pub(crate) fn local_path(text: &str) -> Option<PathBuf> {
+    if let Some(rest) = text.strip_prefix("file:") {
+        return match Url::parse(text).ok().and_then(|url| url.to_file_path().ok()) {
+            Some(path) => Some(path),
+            None => Some(PathBuf::from(rest.trim_start_matches("//"))),
+        };
+    }
+    (!text.contains("://")).then(|| PathBuf::from(text))
+}
+
+fn resolve(path: &FsPath) -> Result<PathBuf> {
+    let absolute =
+        std::path::absolute(path).map_err(|e| Error::io(format!("resolving the path {}", path.display()), e))?;
+    let mut missing = Vec::new();
+    let mut at = absolute.as_path();
+    loop {
+        match std::fs::canonicalize(at) {
+            Ok(mut found) => {
+                found.extend(missing.iter().rev());
+                return Ok(found);
+            }
+            Err(_) => match (at.parent(), at.file_name()) {
+                (Some(parent), Some(name)) => {
+                    missing.push(name.to_os_string());
+                    at = parent;
+                }
+                _ => return Ok(absolute),
+            },
+        }
+    }
+}
+
+/// The canonical URI one level up; `None` at the top of a bucket or file system.
+pub(crate) fn parent_uri(uri: &str) -> Option<String> {
+    let rest = uri.split_once("://")?.1;
+    let (above, last) = uri.rsplit_once('/')?;
+    if last.is_empty() || !rest.contains('/') {
+        return None;
+    }
+    Some(if above == "file://" { "file:///".to_owned() } else { above.to_owned() })
+}
+
+/// A canonical URI with relative segments added, percent-encoded as a URL has them.
+pub(crate) fn join_uri(uri: &str, relative: &str) -> String {
+    let mut out = if uri == "file:///" { "file://".to_owned() } else { uri.trim_end_matches('/').to_owned() };
+    for segment in relative.split('/').filter(|s| !s.is_empty()) {
+        let mut url = Url::parse("file:///").unwrap_or_else(|_| unreachable!("a constant URL parses"));
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.clear().push(segment);
+        }
+        out.push_str(url.path());
+    }
+    out
+}
+
+/// Whether `uri` is `root` itself or lies below it; both canonical.
+pub(crate) fn within(uri: &str, root: &str) -> bool {
+    if root == "file:///" {
+        return uri.starts_with("file:///");
+    }
+    uri.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}

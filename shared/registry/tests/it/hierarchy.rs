@@ -1,0 +1,254 @@
+//! Parents before children, and containers that refuse to go.
+
+use squire_registry::{Error, Kind, Level, NewTable, Subject, TableChanges};
+
+use crate::support::{Lake, none, path};
+
+fn new(name: &str, location: &str) -> NewTable {
+    NewTable { path: path(name), location: location.into(), tier: None, labels: vec![], declare: false }
+}
+
+#[tokio::test]
+async fn a_parent_must_exist() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    let root = lake.dir.path().to_str().unwrap();
+    let missing = |e: Error, what: &str| {
+        assert_eq!(e.kind(), Kind::NotFound, "{e}");
+        assert!(e.to_string().contains(what), "{e}");
+    };
+    missing(r.warehouse_create("x", "nobody", root, true, &none(), None).await.unwrap_err(), "project/nobody");
+    missing(r.namespace_create(&path("x"), Some("nowhere"), None).await.unwrap_err(), "warehouse/nowhere");
+    missing(r.namespace_create(&path("x/y"), None, None).await.unwrap_err(), "namespace/x");
+    missing(r.table_create(new("x/t", "t.lance"), &none(), None).await.unwrap_err(), "namespace/x");
+}
+
+#[tokio::test]
+async fn a_namespace_is_bound_as_its_parent_is() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    assert_eq!(r.namespace_create(&path("top"), None, None).await.unwrap_err().kind(), Kind::Invalid);
+    r.namespace_create(&path("sales/eu"), None, None).await.unwrap();
+    let snapshot = r.snapshot().await.unwrap();
+    assert_eq!(snapshot.namespace(&path("sales/eu")).unwrap().fields.warehouse, "w");
+    let other = lake.dir.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    r.warehouse_create("w2", "p", other.to_str().unwrap(), true, &none(), None).await.unwrap();
+    let error = r.namespace_create(&path("sales/us"), Some("w2"), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+}
+
+#[tokio::test]
+async fn a_location_has_one_name() {
+    let lake = Lake::new().await;
+    lake.table("sales/orders").await;
+    let error = lake.registry.table_create(new("sales/copy", "orders.lance"), &none(), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Conflict, "{error}");
+    assert!(error.to_string().contains("table/sales/orders"), "{error}");
+    // Neither does a link to it get a second one.
+    let link = lake.dir.path().join("link.lance");
+    std::os::unix::fs::symlink(lake.dir.path().join("orders.lance"), &link).unwrap();
+    let error = lake.registry.table_create(new("sales/copy", "link.lance"), &none(), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Conflict, "{error}");
+    assert!(lake.registry.snapshot().await.unwrap().table(&path("sales/copy")).is_none());
+}
+
+#[tokio::test]
+async fn a_name_is_used_once_and_the_loser_gives_its_location_back() {
+    let lake = Lake::new().await;
+    lake.table("sales/orders").await;
+    lake.bytes("b.lance");
+    let error = lake.registry.table_create(new("sales/orders", "b.lance"), &none(), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Conflict, "{error}");
+    lake.registry.table_create(new("sales/b", "b.lance"), &none(), None).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_concurrent_registrations_of_one_location_one_wins() {
+    let lake = Lake::new().await;
+    lake.bytes("x.lance");
+    let tries = (0..8).map(|n| {
+        let registry = lake.registry.clone();
+        async move { registry.table_create(new(&format!("sales/t{n}"), "x.lance"), &none(), None).await }
+    });
+    let done = futures::future::join_all(tries).await;
+    assert_eq!(done.iter().filter(|r| r.is_ok()).count(), 1);
+    let snapshot = lake.registry.snapshot().await.unwrap();
+    assert_eq!(snapshot.tables().count(), 1);
+    assert_eq!(squire_registry::check(&snapshot), []);
+}
+
+#[tokio::test]
+async fn a_table_without_bytes_must_be_declared() {
+    let lake = Lake::new().await;
+    let error = lake.registry.table_create(new("sales/later", "later.lance"), &none(), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    let declared = NewTable { declare: true, ..new("sales/later", "later.lance") };
+    lake.registry.table_create(declared, &none(), None).await.unwrap();
+    assert!(lake.govern(&lake.uri("later.lance")).await.declared_only);
+    let uri = lake.table("sales/now").await;
+    assert!(!lake.govern(&uri).await.declared_only);
+}
+
+#[tokio::test]
+async fn bad_shapes_are_refused_before_anything_is_looked_up() {
+    let lake = Lake::new().await;
+    for location in ["", "/abs", "s3://b/x", "../x", "a/../b", "a//b", "./x", "_squire/x", "a\u{7}"] {
+        let error = lake.registry.table_create(new("nowhere/t", location), &none(), None).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{location}: {error}");
+    }
+    let error = lake.registry.table_create(new("t", "t.lance"), &none(), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    for name in ["", ".", "..", "a\u{0}"] {
+        assert_eq!(lake.registry.project_create(name, None).await.unwrap_err().kind(), Kind::Invalid, "{name:?}");
+    }
+    let missing = lake.dir.path().join("missing");
+    let error =
+        lake.registry.warehouse_create("x", "p", missing.to_str().unwrap(), true, &none(), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    let inside = lake.registry.uri().to_owned();
+    let error = lake.registry.warehouse_create("x", "p", &inside, true, &none(), None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+}
+
+#[tokio::test]
+async fn a_warehouse_marks_its_root_and_refuses_another_estates() {
+    let (ours, theirs) = (Lake::new().await, Lake::new().await);
+    let root = theirs.dir.path().to_str().unwrap();
+    let error = ours.registry.warehouse_create("stolen", "p", root, true, &none(), None).await.unwrap_err();
+    assert!(matches!(error, Error::OtherEstate { .. }), "{error}");
+    let fresh = tempfile::tempdir().unwrap();
+    let root = fresh.path().to_str().unwrap();
+    ours.registry.warehouse_create("fresh", "p", root, true, &none(), None).await.unwrap();
+    let marked = squire_registry::read_marker(root, &none()).await.unwrap();
+    assert_eq!(marked, Some(ours.registry.id()));
+}
+
+#[tokio::test]
+async fn a_container_with_contents_refuses_and_names_them() {
+    let lake = Lake::new().await;
+    lake.table("sales/orders").await;
+    let r = &lake.registry;
+    for (subject, names) in [
+        (Subject::Project("p".into()), "warehouse/w"),
+        (Subject::Warehouse("w".into()), "namespace/sales"),
+        (Subject::Namespace(path("sales")), "table/sales/orders"),
+    ] {
+        let error = r.container_drop(&subject, false, None).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains(names), "{error}");
+    }
+    // A refused drop leaves nothing behind that would keep new things out.
+    r.namespace_create(&path("sales/eu"), None, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_emptied_hierarchy_goes_bottom_up() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    r.container_drop(&Subject::Namespace(path("sales")), false, None).await.unwrap();
+    r.container_drop(&Subject::Warehouse("w".into()), false, None).await.unwrap();
+    r.container_drop(&Subject::Project("p".into()), false, None).await.unwrap();
+    let snapshot = r.snapshot().await.unwrap();
+    assert_eq!((snapshot.projects().count(), snapshot.warehouses().count(), snapshot.namespaces().count()), (0, 0, 0));
+    let error = r.container_drop(&Subject::Project("p".into()), false, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+}
+
+#[tokio::test]
+async fn a_protected_container_refuses_and_force_gets_past_no_drop_only() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    let namespace = Subject::Namespace(path("sales"));
+    r.protect(&Subject::Project("p".into()), Level::NoDrop, Some("audit")).await.unwrap();
+    let error = r.container_drop(&namespace, false, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused);
+    assert!(error.to_string().contains("project/p") && error.to_string().contains("audit"), "{error}");
+    r.protect(&Subject::Warehouse("w".into()), Level::KeepHistory, None).await.unwrap();
+    assert_eq!(r.container_drop(&namespace, true, None).await.unwrap_err().kind(), Kind::Refused);
+    r.unprotect(&Subject::Warehouse("w".into()), None).await.unwrap();
+    r.container_drop(&namespace, true, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reused_id_inherits_nothing() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    let namespace = Subject::Namespace(path("sales"));
+    r.protect(&namespace, Level::NoDrop, None).await.unwrap();
+    r.container_drop(&namespace, true, None).await.unwrap();
+    r.namespace_create(&path("sales"), Some("w"), None).await.unwrap();
+    let snapshot = r.snapshot().await.unwrap();
+    assert_eq!(snapshot.protection_over(&namespace), None);
+    assert_eq!(squire_registry::check(&snapshot), []);
+}
+
+#[tokio::test]
+async fn a_creator_whose_parent_went_rolls_back() {
+    use crate::support::{Fault, Tampered, actor};
+    use object_store::memory::InMemory;
+    use squire_registry::{Registry, Root};
+    use std::sync::Arc;
+    use tokio::sync::Notify;
+
+    let inner = Arc::new(InMemory::new());
+    let tampered = Arc::new(Tampered::new(inner.clone()));
+    let at = |store| Root::with_store(store, object_store::path::Path::from("c"), "s3://bucket/c");
+    let fast = Registry::init_at(at(inner.clone()), "test", actor()).await.unwrap();
+    let slow = Registry::open_at(at(tampered.clone()), actor()).await.unwrap();
+    fast.project_create("p", None).await.unwrap();
+    let root = tempfile::tempdir().unwrap();
+    fast.warehouse_create("w", "p", root.path().to_str().unwrap(), true, &none(), None).await.unwrap();
+    fast.namespace_create(&path("a"), Some("w"), None).await.unwrap();
+
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/namespaces/a%2Fb/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let creator = tokio::spawn(async move { slow.namespace_create(&path("a/b"), None, None).await });
+    arrived.notified().await;
+    fast.container_drop(&Subject::Namespace(path("a")), false, None).await.unwrap();
+    go.notify_one();
+    let error = creator.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    assert_eq!(fast.snapshot().await.unwrap().namespaces().count(), 0);
+}
+
+#[tokio::test]
+async fn table_set_changes_what_it_names_and_nothing_else() {
+    let lake = Lake::new().await;
+    let uri = lake.table("sales/orders").await;
+    let tier = TableChanges { tier: Some(Some("gold".into())), ..TableChanges::default() };
+    lake.registry.table_set(&path("sales/orders"), &tier, None).await.unwrap();
+    let labels = TableChanges { labels: Some(vec!["hot".into()]), ..TableChanges::default() };
+    lake.registry.table_set(&path("sales/orders"), &labels, None).await.unwrap();
+    let governance = lake.govern(&uri).await;
+    assert_eq!(governance.tier.as_deref(), Some("gold"));
+    assert_eq!(governance.labels, ["hot"]);
+    // The same again writes no generation.
+    lake.registry.table_set(&path("sales/orders"), &labels, None).await.unwrap();
+    assert_eq!(lake.generations("tables", "sales%2Forders").len(), 3);
+}
+
+#[tokio::test]
+async fn the_log_says_who_changed_what() {
+    let lake = Lake::new().await;
+    lake.table("sales/orders").await;
+    let table = Subject::Table(path("sales/orders"));
+    lake.registry.protect(&table, Level::KeepHistory, Some("case 7")).await.unwrap();
+    lake.registry.unprotect(&table, Some("case closed")).await.unwrap();
+    let log = lake.registry.log(&table).await.unwrap();
+    let lines: Vec<_> = log
+        .iter()
+        .map(|l| {
+            let meta = l.meta.as_ref().unwrap();
+            (l.collection.as_str(), l.generation, meta.deleted, meta.reason.as_deref(), meta.updated_by.who.as_str())
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            ("tables", 1, false, None, "tester"),
+            ("protection", 1, false, Some("case 7"), "tester"),
+            ("protection", 2, true, Some("case closed"), "tester"),
+        ]
+    );
+}

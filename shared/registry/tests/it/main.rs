@@ -1,0 +1,18 @@
+//! The registry against real directories and an in-memory store that can be made to misbehave.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod blocks;
+mod claims;
+mod govern;
+mod hierarchy;
+mod identity;
+mod policy;
+mod probe;
+mod races;
+mod runs;
+mod state;
+mod subjects;
+mod support;
+mod trash;
+mod unreadable;

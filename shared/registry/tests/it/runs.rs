@@ -1,0 +1,148 @@
+//! The audit trail.
+
+use std::fs;
+
+use chrono::{TimeDelta, Utc};
+use serde_json::json;
+use squire_registry::{
+    Block, BlockKind, Collection, Commit, CommitStep, DatasetEntry, DatasetIntent, DatasetResult, Kind, Level, Policy,
+    RunOutcome, RunRecord, Subject, VersionEntry, protections_vanished,
+};
+use uuid::Uuid;
+
+use crate::support::{Lake, actor, path};
+
+async fn open(lake: &Lake) -> RunRecord {
+    let record = RunRecord {
+        run: Uuid::now_v7(),
+        kind: "sweep".into(),
+        estate: lake.registry.id(),
+        started_at: Utc::now(),
+        command: "squire-maintenance sweep ./lake".into(),
+        actor: actor(),
+        tool_version: "0.1.0".into(),
+        mode: "maintain".into(),
+        config_digest: None,
+        plan_digest: Some("abc".into()),
+        live: lake.registry.snapshot().await.unwrap().live_counts(),
+        outcome: None,
+    };
+    lake.registry.run_open(record.clone()).await.unwrap();
+    record
+}
+
+fn entry(run: Uuid, uri: &str) -> DatasetEntry {
+    let at = Utc::now();
+    let version = VersionEntry {
+        version: 7,
+        made_at: at - TimeDelta::days(20),
+        replaced_at: at - TimeDelta::days(10),
+        rows: 100,
+        bytes: 4096,
+    };
+    DatasetEntry {
+        run,
+        uri: uri.into(),
+        table: Some("table/sales/orders".into()),
+        opened_at: at,
+        intent: DatasetIntent {
+            read_version: 12,
+            steps: vec!["cleanup".into()],
+            versions: vec![version],
+            files: 3,
+            bytes: 4096,
+            policy: Policy::default(),
+            policy_source: "namespace/sales".into(),
+            plan_digest: None,
+        },
+        result: None,
+    }
+}
+
+#[tokio::test]
+async fn who_deleted_version_seven_has_an_answer() {
+    let lake = Lake::new().await;
+    let uri = "s3://lake/Orders and more.lance";
+    let run = open(&lake).await;
+    lake.registry.run_dataset_opened(run.run, entry(run.run, uri)).await.unwrap();
+    lake.registry.run_dataset_opened(run.run, entry(run.run, "s3://lake/other.lance")).await.unwrap();
+    // Died here: what was about to go is known.
+    let (history, _) = lake.registry.dataset_history(uri).await.unwrap();
+    assert_eq!(history.len(), 1);
+    assert_eq!(history[0].intent.versions[0].version, 7);
+    assert_eq!(history[0].result, None);
+
+    let commit = Commit { step: CommitStep::Compact, version: 13, at: Utc::now() };
+    let result = DatasetResult {
+        outcome: "maintained".into(),
+        versions_removed: vec![7],
+        files_removed: 3,
+        bytes_removed: 4096,
+        commits: vec![commit],
+        ..DatasetResult::default()
+    };
+    lake.registry.run_dataset_closed(run.run, uri, result.clone()).await.unwrap();
+    let outcome = RunOutcome { finished_at: Utc::now(), complete: true, totals: json!({"seen": 2}), failures: vec![] };
+    lake.registry.run_close(run.run, outcome.clone()).await.unwrap();
+
+    let (record, entries, unreadable) = lake.registry.run(run.run).await.unwrap();
+    assert_eq!((record.outcome, record.actor), (Some(outcome), actor()));
+    assert_eq!((entries.len(), unreadable.len()), (2, 0));
+    let (history, _) = lake.registry.dataset_history(uri).await.unwrap();
+    assert_eq!(history[0].result, Some(result));
+    assert_eq!(history[0].intent.policy_source, "namespace/sales");
+}
+
+#[tokio::test]
+async fn runs_are_listed_newest_first_and_the_last_is_found() {
+    let lake = Lake::new().await;
+    assert_eq!(lake.registry.last_run().await.unwrap(), None);
+    let (one, two) = (open(&lake).await, open(&lake).await);
+    let (runs, _) = lake.registry.runs().await.unwrap();
+    assert_eq!(runs.iter().map(|r| r.run).collect::<Vec<_>>(), [two.run, one.run]);
+    assert_eq!(lake.registry.last_run().await.unwrap().unwrap().run, two.run);
+}
+
+#[tokio::test]
+async fn a_run_id_is_used_once_and_closing_needs_an_opening() {
+    let lake = Lake::new().await;
+    let run = open(&lake).await;
+    let error = lake.registry.run_open(RunRecord { command: "other".into(), ..run.clone() }).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Conflict);
+    let error = lake.registry.run_dataset_closed(run.run, "s3://x", DatasetResult::default()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(lake.registry.run(Uuid::now_v7()).await.unwrap_err().kind(), Kind::NotFound);
+}
+
+#[tokio::test]
+async fn protections_that_vanish_without_a_tombstone_are_found() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    r.protect(&Subject::Project("p".into()), Level::NoDrop, None).await.unwrap();
+    r.protect(&Subject::Warehouse("w".into()), Level::KeepHistory, None).await.unwrap();
+    let block = Block { subject: Subject::Estate, kind: BlockKind::Operator, until: None, version: None };
+    r.block_add(block, "x").await.unwrap();
+    let run = open(&lake).await;
+    assert_eq!(protections_vanished(&run, &r.snapshot().await.unwrap()), []);
+
+    // Removed by the book: fewer, and all is well.
+    r.unprotect(&Subject::Project("p".into()), Some("done")).await.unwrap();
+    assert_eq!(protections_vanished(&run, &r.snapshot().await.unwrap()), []);
+
+    // Removed behind the registry's back: found, also when another one is made in its place.
+    fs::remove_dir_all(lake.dir.path().join("_squire/v1/protection/warehouse%2Fw")).unwrap();
+    let found = protections_vanished(&run, &r.snapshot().await.unwrap());
+    assert_eq!((found.len(), found[0].collection, found[0].before, found[0].now), (1, Collection::Protection, 2, 0));
+    r.protect(&Subject::Namespace(path("sales")), Level::NoDrop, None).await.unwrap();
+    assert_eq!(protections_vanished(&run, &r.snapshot().await.unwrap()).len(), 1);
+}
+
+#[tokio::test]
+async fn an_unreadable_protection_has_not_vanished() {
+    let lake = Lake::new().await;
+    lake.registry.protect(&Subject::Project("p".into()), Level::NoDrop, None).await.unwrap();
+    let run = open(&lake).await;
+    let file = lake.records("protection").pop().unwrap();
+    fs::write(file, b"?").unwrap();
+    assert_eq!(protections_vanished(&run, &lake.registry.snapshot().await.unwrap()), []);
+}

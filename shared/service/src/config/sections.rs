@@ -1,0 +1,355 @@
+//! The sections of the configuration, their keys and their defaults.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, VariantArray};
+
+use super::Storage;
+use crate::human;
+
+/// The whole configuration. `P` holds the keys of `[policy]` and `F` those of `[floors]`; both
+/// belong to the registry, so the binaries name them (`Config<squire_registry::Policy,
+/// squire_registry::Floors>`). Their `Default` is the default of the section.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[serde(bound(
+    serialize = "P: Serialize, F: Serialize",
+    deserialize = "P: Deserialize<'de> + Default, F: Deserialize<'de> + Default"
+))]
+pub struct Config<P, F> {
+    /// What is governed, and how far Squire may go.
+    pub estate: Estate,
+    /// Where the estate's records live.
+    pub registry: Registry,
+    /// Object-store options, as Lance names them.
+    pub storage: Storage,
+    /// The estate's default policy; the same keys as in a policy record.
+    pub policy: P,
+    /// What no policy gets below.
+    pub floors: F,
+    /// What one process may use.
+    pub limits: Limits,
+    /// What the whole fleet may spend.
+    pub budget: Budget,
+    /// What requests and storage cost, for the `cost` figures and `budget.cost_per_day`.
+    pub prices: Prices,
+    /// The share of the datasets that is maintained.
+    pub rollout: Rollout,
+    /// How long things wait before they go.
+    pub grace: Grace,
+    /// When the daemons start their work.
+    pub schedule: Schedule,
+    /// How messages travel.
+    pub bus: Bus,
+    /// The read-only HTTP face.
+    pub http: Http,
+}
+
+/// `[estate] mode`: how far Squire may go.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    Display,
+    EnumString,
+    VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum Mode {
+    /// Plans and exports everything, writes nothing.
+    Observe,
+    /// Compacts and folds, never deletes a version.
+    Compact,
+    /// Everything the policy allows.
+    #[default]
+    Maintain,
+}
+
+/// `[estate] maintain`: which datasets are maintained.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    Display,
+    EnumString,
+    VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum Maintain {
+    /// Every dataset that is found.
+    #[default]
+    All,
+    /// Only those that the registry names.
+    Registered,
+    /// Only registered tables that carry a label.
+    Labelled,
+}
+
+/// `[estate]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Estate {
+    /// Name of the estate, used when a registry is made. Default `default`.
+    pub name: String,
+    /// How far Squire may go. Default `maintain`.
+    pub mode: Mode,
+    /// Roots that are scanned beside the registered warehouses. Default none.
+    pub roots: Vec<String>,
+    /// Whether nobody outside this estate reads or clones what lies under `roots`. `false`
+    /// refuses cleanup and reclaim there (`not_exclusive`). Default `true`; every report says so.
+    pub exclusive: bool,
+    /// Which datasets are maintained. Default `all`.
+    pub maintain: Maintain,
+    /// Globs over displayed names; when not empty, only what matches is maintained.
+    pub include: Vec<String>,
+    /// Globs over displayed names; what matches is not maintained.
+    pub exclude: Vec<String>,
+    /// Rows per fragment by tier; a table given here replaces the default, `{}` switches tiers off.
+    pub tiers: BTreeMap<String, u64>,
+    /// Size of a fragment, by the widest fragment's bytes per row. Default 1 GiB.
+    #[serde(with = "human::size")]
+    pub target_bytes: ByteSize,
+    /// A table smaller than this is merged whole, a larger one grows in steps. Default 1 MiB.
+    #[serde(with = "human::size")]
+    pub small_bytes: ByteSize,
+}
+
+impl Default for Estate {
+    fn default() -> Self {
+        let tier = |name: &str, rows| (name.to_owned(), rows);
+        Self {
+            name: "default".to_owned(),
+            mode: Mode::default(),
+            roots: Vec::new(),
+            exclusive: true,
+            maintain: Maintain::default(),
+            include: Vec::new(),
+            exclude: Vec::new(),
+            tiers: BTreeMap::from([tier("bronze", 512), tier("silver", 262_144), tier("gold", 524_288)]),
+            target_bytes: ByteSize::gib(1),
+            small_bytes: ByteSize::mib(1),
+        }
+    }
+}
+
+/// `[registry]`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Registry {
+    /// The control root. Default: the nearest `_squire` at or above a ROOT. A root named here
+    /// must exist.
+    pub root: Option<String>,
+}
+
+/// `[limits]`: what one process may use.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Sum of the admitted memory estimates. Default 4 GiB.
+    #[serde(with = "human::size")]
+    pub memory: ByteSize,
+    /// Datasets worked on at once. Default 4.
+    pub concurrency: usize,
+    /// Deletes per second and bucket, for the whole fleet. Default 100.
+    pub delete_rate: u32,
+    /// A compaction above this is shared among workers. Default 20 GiB.
+    #[serde(with = "human::size")]
+    pub distribute_above: ByteSize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory: ByteSize::gib(4), concurrency: 4, delete_rate: 100, distribute_above: ByteSize::gib(20) }
+    }
+}
+
+/// `[budget]`: what the fleet may spend; nothing is bounded by default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Budget {
+    /// Bytes rewritten per day.
+    #[serde(with = "human::size::option")]
+    pub rewrite_per_day: Option<ByteSize>,
+    /// Object-store requests per second and bucket.
+    pub requests_per_second: Option<u32>,
+    /// Cost per day, in the currency of `[prices]`.
+    pub cost_per_day: Option<f64>,
+}
+
+/// `[prices]`: what things cost, in one currency of the operator's choice. With none of them set
+/// the reports' `cost` is null.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Prices {
+    /// Price of 1,000 LIST requests.
+    pub list_per_1000: Option<f64>,
+    /// Price of 1,000 GET requests.
+    pub get_per_1000: Option<f64>,
+    /// Price of 1,000 HEAD requests.
+    pub head_per_1000: Option<f64>,
+    /// Price of 1,000 PUT requests.
+    pub put_per_1000: Option<f64>,
+    /// Price of 1,000 DELETE requests.
+    pub delete_per_1000: Option<f64>,
+    /// Price of 1,000 COPY requests.
+    pub copy_per_1000: Option<f64>,
+    /// Price of one GiB stored for a month.
+    pub stored_gib_month: Option<f64>,
+}
+
+/// `[rollout]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollout {
+    /// Share of the datasets that is maintained, 0 to 100, by hash of the URI. Default 100.
+    pub percent: u8,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Self { percent: 100 }
+    }
+}
+
+/// `[grace]`: how long things wait before they go.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Grace {
+    /// How long a dropped table can be undropped. Default 7 days.
+    #[serde(with = "human::duration")]
+    pub trash: Duration,
+    /// How long reclaimed objects stay in quarantine. Default 7 days.
+    #[serde(with = "human::duration")]
+    pub quarantine: Duration,
+    /// How long a stopping daemon may finish what it does. Default 5 minutes.
+    #[serde(with = "human::duration")]
+    pub drain: Duration,
+    /// How long a claim holds without renewal. Default 90 seconds.
+    #[serde(with = "human::duration")]
+    pub claim_ttl: Duration,
+    /// How long superseded records stay readable. Default 400 days.
+    #[serde(with = "human::duration")]
+    pub record_history: Duration,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        const DAY: u64 = 86_400;
+        Self {
+            trash: Duration::from_secs(7 * DAY),
+            quarantine: Duration::from_secs(7 * DAY),
+            drain: Duration::from_secs(300),
+            claim_ttl: Duration::from_secs(90),
+            record_history: Duration::from_secs(400 * DAY),
+        }
+    }
+}
+
+/// `[schedule]`: cron expressions with seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Schedule {
+    /// When a maintenance sweep starts. Default every ten minutes.
+    pub maintenance: String,
+    /// When a reconcile run starts. Default 02:30.
+    pub reconcile: String,
+    /// IANA time zone in which the expressions are read. Default `UTC`.
+    pub timezone: String,
+    /// Ranges of days, `2026-12-20/2027-01-02`, both ends included, in which nothing starts.
+    pub blackout: Vec<String>,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            maintenance: "0 */10 * * * *".to_owned(),
+            reconcile: "0 30 2 * * *".to_owned(),
+            timezone: "UTC".to_owned(),
+            blackout: Vec::new(),
+        }
+    }
+}
+
+/// `[bus] kind`.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, Display, EnumString, VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum BusKind {
+    /// In this process.
+    #[default]
+    Embedded,
+    /// NATS with JetStream.
+    Nats,
+}
+
+/// `[bus]`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bus {
+    /// Which bus. Default `embedded`.
+    pub kind: BusKind,
+    /// Server URL, for `nats`.
+    pub url: Option<String>,
+    /// Path of a credentials file, for `nats`.
+    pub credentials: Option<String>,
+    /// TLS files, for `nats`.
+    pub tls: Option<BusTls>,
+}
+
+/// `[bus.tls]`: paths of PEM files.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BusTls {
+    /// Certificate authority.
+    pub ca: Option<String>,
+    /// Client certificate.
+    pub cert: Option<String>,
+    /// Key of the client certificate.
+    pub key: Option<String>,
+}
+
+/// `[http]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// Address to listen on. Default `127.0.0.1` and 9464 (maintenance), 9465 (reconcile) or
+    /// 9466 (index-build).
+    pub listen: SocketAddr,
+}
+
+impl Http {
+    /// Loopback on `port`.
+    pub fn loopback(port: u16) -> Self {
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) }
+    }
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self::loopback(9464)
+    }
+}
