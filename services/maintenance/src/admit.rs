@@ -37,7 +37,10 @@ pub fn forbidden(governance: &Governance, now: DateTime<Utc>) -> Option<Skip> {
         );
     }
     if let Some(trash) = &governance.trash {
-        return skip(SkipReason::Trashed, format!("dropped on {} as {}; undrop or purge it", day(trash.dropped_at), trash.subject));
+        return skip(
+            SkipReason::Trashed,
+            format!("dropped on {} as {}; undrop or purge it", day(trash.dropped_at), trash.subject),
+        );
     }
     if governance.deregistered {
         return skip(SkipReason::Deregistered, "a .lance-deregistered marker lies in it");
@@ -67,20 +70,31 @@ pub fn forbidden(governance: &Governance, now: DateTime<Utc>) -> Option<Skip> {
 pub fn not_ours(look: &Look) -> Option<Skip> {
     match &look.authority {
         Authority::Linear | Authority::Detached { .. } | Authority::Managed => None,
-        Authority::Graph { mark } => skip(SkipReason::GraphOwned, format!("a graph owns it ({mark}); let the graph's own tool maintain it")),
+        Authority::Graph { mark } => {
+            skip(SkipReason::GraphOwned, format!("a graph owns it ({mark}); let the graph's own tool maintain it"))
+        }
         Authority::Unknown { why, feature_flags: true } => skip(SkipReason::UnknownFeatureFlags, why.clone()),
         Authority::Unknown { why, .. } => skip(SkipReason::UnknownAuthority, why.clone()),
     }
 }
 
 /// What the clock asks beyond a sweep by hand.
-pub fn not_due(layout: &Layout, plan: &DatasetPlan, governance: &Governance, state: &DatasetState, now: DateTime<Utc>) -> Option<Skip> {
+pub fn not_due(
+    layout: &Layout,
+    plan: &DatasetPlan,
+    governance: &Governance,
+    state: &DatasetState,
+    now: DateTime<Utc>,
+) -> Option<Skip> {
     let policy = &governance.policy.policy;
     if let Some(last) = state.last_pass_at
         && let Ok(since) = now.signed_duration_since(last).to_std()
         && since < policy.interval
     {
-        return skip(SkipReason::NotDue, format!("the last pass was {} ago, interval is {}", short(since), short(policy.interval)));
+        return skip(
+            SkipReason::NotDue,
+            format!("the last pass was {} ago, interval is {}", short(since), short(policy.interval)),
+        );
     }
     let small = layout.fragments.iter().filter(|f| f.physical_rows < plan.target.rows).count();
     let deleted: u64 = layout.fragments.iter().map(|f| f.deleted_rows).sum();
@@ -106,7 +120,10 @@ pub fn outside_window(layout: &Layout, governance: &Governance, now: DateTime<Ut
     }
     let quiet = layout.quiet_for(now);
     if by_clock && quiet < policy.quiet_for {
-        return skip(SkipReason::NotDue, format!("written {} ago, quiet_for is {}", short(quiet), short(policy.quiet_for)));
+        return skip(
+            SkipReason::NotDue,
+            format!("written {} ago, quiet_for is {}", short(quiet), short(policy.quiet_for)),
+        );
     }
     None
 }

@@ -147,7 +147,12 @@ pub async fn apply(tools: &Tools, plan: &DatasetPlan, look: &Look, governance: &
     }
     let claim = match tools.registry.claim(&plan.uri, tools.estate.run, tools.estate.config().grace.claim_ttl).await {
         Ok(ClaimOutcome::Held(claim)) => claim,
-        Ok(ClaimOutcome::Taken { by, .. }) => return Applied::skip(SkipReason::Claimed, format!("{} on {} works on it (process {})", by.actor.who, by.actor.host, by.actor.pid)),
+        Ok(ClaimOutcome::Taken { by, .. }) => {
+            return Applied::skip(
+                SkipReason::Claimed,
+                format!("{} on {} works on it (process {})", by.actor.who, by.actor.host, by.actor.pid),
+            );
+        }
         Err(e) => return Applied::skip(SkipReason::RegistryUnreadable, e.to_string()),
     };
     let (claim, renewing) = keep_renewed(claim, tools.estate.config().grace.claim_ttl);
@@ -198,7 +203,8 @@ async fn prepare(tools: &Tools, uri: &str) -> Result<(), Skip> {
         .cloned()
         .unwrap_or_else(|| uri.to_string());
     // A ROOT that is itself a dataset gets the marker beside it, never in it.
-    let root = if root == uri { root.rsplit_once('/').map_or(root.clone(), |(above, _)| above.to_string()) } else { root };
+    let root =
+        if root == uri { root.rsplit_once('/').map_or(root.clone(), |(above, _)| above.to_string()) } else { root };
     let mut prepared = tools.prepared.lock().await;
     if prepared.contains(&root) {
         return Ok(());
@@ -237,7 +243,11 @@ async fn close_entry(tools: &Tools, plan: &DatasetPlan, applied: &Applied) -> sq
         versions_removed: cleaned.versions,
         files_removed: cleaned.files,
         bytes_removed: cleaned.bytes,
-        failed_deletes: if cleaned.failed > 0 { vec![format!("{} deletes failed", cleaned.failed)] } else { Vec::new() },
+        failed_deletes: if cleaned.failed > 0 {
+            vec![format!("{} deletes failed", cleaned.failed)]
+        } else {
+            Vec::new()
+        },
         commits: applied.commits.clone(),
         error: applied.failures.values().next().map(|(_, text)| text.clone()),
     };
@@ -263,7 +273,13 @@ enum Stop {
 }
 
 impl<'a> Pass<'a> {
-    async fn run(tools: &'a Tools, plan: &'a DatasetPlan, look: &'a Look, governance: &'a Governance, claim: &'a SharedClaim) -> Applied {
+    async fn run(
+        tools: &'a Tools,
+        plan: &'a DatasetPlan,
+        look: &'a Look,
+        governance: &'a Governance,
+        claim: &'a SharedClaim,
+    ) -> Applied {
         let mut pass = match tools.estate.lake.place(&plan.uri).await {
             Ok(place) => Pass {
                 tools,
@@ -319,11 +335,15 @@ impl<'a> Pass<'a> {
                 bytes: v.bytes,
             })
             .collect();
-        let steps = [("compact", &self.plan.compact), ("optimize_indices", &self.plan.optimize_indices), ("cleanup", &self.plan.cleanup)]
-            .into_iter()
-            .filter(|(_, v)| v.is_planned())
-            .map(|(name, _)| name.to_string())
-            .collect();
+        let steps = [
+            ("compact", &self.plan.compact),
+            ("optimize_indices", &self.plan.optimize_indices),
+            ("cleanup", &self.plan.cleanup),
+        ]
+        .into_iter()
+        .filter(|(_, v)| v.is_planned())
+        .map(|(name, _)| name.to_string())
+        .collect();
         let entry = DatasetEntry {
             run: self.tools.estate.run,
             uri: self.plan.uri.clone(),
@@ -352,7 +372,8 @@ impl<'a> Pass<'a> {
         let mut layout = Layout::of(self.look, &governance.policy.policy, self.tools.estate.now());
         let mut round = self.plan.rounds.first().cloned().unwrap_or_default();
         let mut conflicts = 0;
-        let mut ours: BTreeSet<u64> = self.plan.rounds.iter().flat_map(|r| &r.tasks).flat_map(|t| t.fragments.clone()).collect();
+        let mut ours: BTreeSet<u64> =
+            self.plan.rounds.iter().flat_map(|r| &r.tasks).flat_map(|t| t.fragments.clone()).collect();
         for _ in 0..MAX_ROUNDS {
             if round.is_empty() || self.stopping() {
                 break;
@@ -363,7 +384,11 @@ impl<'a> Pass<'a> {
                         handle = after;
                         ours.extend(made);
                         layout = self.relayout(&handle, &layout).await?;
-                        round.indices = if self.plan.optimize_indices.is_planned() { plan::indices::work(&layout) } else { Vec::new() };
+                        round.indices = if self.plan.optimize_indices.is_planned() {
+                            plan::indices::work(&layout)
+                        } else {
+                            Vec::new()
+                        };
                     }
                     None => conflicts += 1,
                 }
@@ -444,12 +469,19 @@ impl<'a> Pass<'a> {
         recheck(self.tools, self.look).await.map_err(Stop::Forbidden)?;
         match self.claim.lock().await.as_ref() {
             Some(claim) if claim.still_ours() => Ok(()),
-            _ => Err(Stop::Forbidden(Skip { reason: SkipReason::Claimed, detail: "the claim is no longer ours".into() })),
+            _ => {
+                Err(Stop::Forbidden(Skip { reason: SkipReason::Claimed, detail: "the claim is no longer ours".into() }))
+            }
         }
     }
 
     /// Executes and lands the round's tasks. `None` after a conflict.
-    async fn compact(&mut self, handle: &Arc<Dataset>, layout: &Layout, round: &Round) -> Result<Option<(Arc<Dataset>, Vec<u64>)>, Stop> {
+    async fn compact(
+        &mut self,
+        handle: &Arc<Dataset>,
+        layout: &Layout,
+        round: &Round,
+    ) -> Result<Option<(Arc<Dataset>, Vec<u64>)>, Stop> {
         let started = Instant::now();
         let settings = compact::Settings {
             target_rows: self.plan.target.rows,
@@ -479,14 +511,18 @@ impl<'a> Pass<'a> {
         self.slice += 1;
         match compact::land(&self.tools.estate.lake, &self.place, handle, done, &self.stamper, self.slice).await {
             Ok(landed) => {
-                (self.tools.progress)(&format!("{}: {removed} fragments became {added}", squire_lake::uri::name(&self.plan.uri)));
+                (self.tools.progress)(&format!(
+                    "{}: {removed} fragments became {added}",
+                    squire_lake::uri::name(&self.plan.uri)
+                ));
                 self.out.compact.removed += removed as u64;
                 self.out.compact.added += added as u64;
                 self.out.compact.bytes += landed.bytes.max(bytes);
                 self.out.compact.tasks += tasks;
                 self.out.compact.seconds += started.elapsed().as_secs_f64();
                 self.committed(CommitStep::Compact, landed.after);
-                let rewrite = verify::Rewrite { before: landed.before, after: landed.after, groups: landed.groups.clone() };
+                let rewrite =
+                    verify::Rewrite { before: landed.before, after: landed.after, groups: landed.groups.clone() };
                 self.verify(&rewrite, |i| landed.remapped > 0 && !i.loses_coverage_on_rewrite(), layout).await?;
                 let made = landed.groups.iter().flat_map(|(_, new)| new.clone()).collect();
                 Ok(Some((landed.dataset, made)))
@@ -504,7 +540,12 @@ impl<'a> Pass<'a> {
     }
 
     /// Folds and lands the round's index work. `None` after a conflict.
-    async fn fold(&mut self, handle: &Arc<Dataset>, layout: &Layout, round: &Round) -> Result<Option<Arc<Dataset>>, Stop> {
+    async fn fold(
+        &mut self,
+        handle: &Arc<Dataset>,
+        layout: &Layout,
+        round: &Round,
+    ) -> Result<Option<Arc<Dataset>>, Stop> {
         let started = Instant::now();
         let mut folded = Vec::new();
         let mut works = Vec::new();
@@ -532,7 +573,11 @@ impl<'a> Pass<'a> {
                 let after = dataset.version_id();
                 self.committed(CommitStep::OptimizeIndices, after);
                 let names: BTreeSet<String> = works.iter().map(|w| w.name.clone()).collect();
-                (self.tools.progress)(&format!("{}: folded {}", squire_lake::uri::name(&self.plan.uri), names.iter().cloned().collect::<Vec<_>>().join(", ")));
+                (self.tools.progress)(&format!(
+                    "{}: folded {}",
+                    squire_lake::uri::name(&self.plan.uri),
+                    names.iter().cloned().collect::<Vec<_>>().join(", ")
+                ));
                 self.out.indices.extend(works);
                 self.out.indices_seconds += started.elapsed().as_secs_f64();
                 let rewrite = verify::Rewrite { before: before.max(after - 1), after, groups: Vec::new() };
@@ -553,7 +598,12 @@ impl<'a> Pass<'a> {
         self.out.commits.push(Commit { step, version, at: self.tools.estate.now() });
     }
 
-    async fn verify(&mut self, rewrite: &verify::Rewrite, touched: impl Fn(&squire_lake::index::IndexInfo) -> bool, layout: &Layout) -> Result<(), Stop> {
+    async fn verify(
+        &mut self,
+        rewrite: &verify::Rewrite,
+        touched: impl Fn(&squire_lake::index::IndexInfo) -> bool,
+        layout: &Layout,
+    ) -> Result<(), Stop> {
         let touched: Vec<_> = layout.indices.iter().filter(|i| touched(i)).cloned().collect();
         match verify::verify(&self.tools.estate.lake, &self.plan.uri, rewrite, &touched).await {
             Ok(checks) => {
@@ -575,7 +625,12 @@ impl<'a> Pass<'a> {
 
     /// A mismatch files a block: nobody works on the dataset until a person has looked.
     async fn block(&self, why: &str) {
-        let block = Block { kind: BlockKind::Verify, subject: Subject::Dataset(self.plan.uri.clone()), until: None, version: None };
+        let block = Block {
+            kind: BlockKind::Verify,
+            subject: Subject::Dataset(self.plan.uri.clone()),
+            until: None,
+            version: None,
+        };
         if let Err(e) = self.tools.registry.block_add(block, why).await {
             tracing::error!(dataset = self.plan.uri, error = %e, "the block for a failed verification could not be filed");
         }
@@ -685,7 +740,11 @@ pub fn only_planned(fresh: clean::Removal, planned: &clean::Removal) -> clean::R
     let files: BTreeSet<&str> = planned.files.iter().map(|f| f.path.as_str()).collect();
     clean::Removal {
         versions: fresh.versions.into_iter().filter(|v| versions.contains(&v.version)).collect(),
-        files: fresh.files.into_iter().filter(|f| files.contains(f.path.as_str()) && versions.contains(&f.after)).collect(),
+        files: fresh
+            .files
+            .into_iter()
+            .filter(|f| files.contains(f.path.as_str()) && versions.contains(&f.after))
+            .collect(),
         ..fresh
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use clap::{Parser, Subcommand};
-use squire_service::cli::{CompletionArgs, Common, Exit, Failure, print_stdout, report_error};
+use squire_service::cli::{Common, CompletionArgs, Exit, Failure, print_stdout, report_error};
 use squire_service::clock::Clock;
 use squire_service::config::{Loaded, Mode};
 use squire_service::human;
@@ -292,7 +292,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) async fn estate(&self, roots: &[String], flags: PolicyFlags, at: Option<DateTime<Utc>>) -> anyhow::Result<Estate> {
+    pub(crate) async fn estate(
+        &self,
+        roots: &[String],
+        flags: PolicyFlags,
+        at: Option<DateTime<Utc>>,
+    ) -> anyhow::Result<Estate> {
         let clock = at.map_or_else(Clock::system, Clock::at);
         Estate::open(self.config.clone(), roots, clock, flags).await
     }
@@ -308,14 +313,22 @@ impl Context {
 
     fn tick(&self, job: &str, _dataset: Option<&str>) -> anyhow::Result<Exit> {
         if job != "maintenance" && job != "reconcile" {
-            return Err(Failure::usage(format!("tick {job}: no such job")).remedy("write maintenance or reconcile").into());
+            return Err(Failure::usage(format!("tick {job}: no such job"))
+                .remedy("write maintenance or reconcile")
+                .into());
         }
         Err(Failure::usage("a tick on the in-process bus reaches nobody")
             .remedy("run `squire-maintenance sweep --due` instead")
             .into())
     }
 
-    fn report(&self, kind: ReportKind, estate: &Estate, planned: &PlannedEstate, applied: &HashMap<String, (Applied, f64)>) -> Report {
+    fn report(
+        &self,
+        kind: ReportKind,
+        estate: &Estate,
+        planned: &PlannedEstate,
+        applied: &HashMap<String, (Applied, f64)>,
+    ) -> Report {
         let mut report = Report {
             schema: SCHEMA.into(),
             kind,
@@ -373,7 +386,9 @@ impl Context {
     fn show(&self, path: &std::path::Path) -> anyhow::Result<Exit> {
         let file: PlanFile<DatasetPlan> = PlanFile::read_for(path, PlanKind::Maintenance)?;
         let text = match self.common.output {
-            squire_service::cli::OutputFormat::Text | squire_service::cli::OutputFormat::Markdown => why::plan_text(&file),
+            squire_service::cli::OutputFormat::Text | squire_service::cli::OutputFormat::Markdown => {
+                why::plan_text(&file)
+            }
             _ => format!("{}\n", serde_json::to_string_pretty(&file)?),
         };
         print_stdout(&text)?;
@@ -403,7 +418,9 @@ impl Context {
         let mut estate = self.estate(&common_roots(&uris), PolicyFlags::default(), None).await?;
         let ours = estate.registry.as_ref().map(|r| r.id());
         if estate_id.is_some() && estate_id != ours {
-            return Err(Failure::refused("the plan was made for another estate").remedy("make a new plan with this registry").into());
+            return Err(Failure::refused("the plan was made for another estate")
+                .remedy("make a new plan with this registry")
+                .into());
         }
         let settings = settings(&estate, &Bounds::default(), false)?;
         let wanted = if datasets.is_empty() { uris } else { datasets };
@@ -414,7 +431,14 @@ impl Context {
     }
 
     /// Asks, makes the registry if it is new, opens the run, applies, closes the run, reports.
-    async fn carry_out(&self, estate: &mut Estate, planned: PlannedEstate, settings: Settings, kind: ReportKind, yes: bool) -> anyhow::Result<Exit> {
+    async fn carry_out(
+        &self,
+        estate: &mut Estate,
+        planned: PlannedEstate,
+        settings: Settings,
+        kind: ReportKind,
+        yes: bool,
+    ) -> anyhow::Result<Exit> {
         let work = plans(&planned).any(|p| !p.is_empty());
         if !work || settings.mode == Mode::Observe {
             let report = self.report(kind, estate, &planned, &HashMap::new());
@@ -516,9 +540,12 @@ fn refuse_empty(estate: &Estate, planned: &PlannedEstate, selection: &Selection)
             .into());
     }
     if planned.candidates.is_empty() && !selection.datasets.is_empty() {
-        return Err(Failure::usage(format!("--dataset {}: no such dataset under the ROOTs", selection.datasets.join(", ")))
-            .remedy("write its URI, its SUBJECT or its name as `plan` shows it")
-            .into());
+        return Err(Failure::usage(format!(
+            "--dataset {}: no such dataset under the ROOTs",
+            selection.datasets.join(", ")
+        ))
+        .remedy("write its URI, its SUBJECT or its name as `plan` shows it")
+        .into());
     }
     if planned.candidates.is_empty() && planned.incomplete.is_empty() && estate.by_hand {
         return Err(Failure::could_not_run("empty_scan: no dataset was found").into());
@@ -534,7 +561,9 @@ fn bind(planned: &mut PlannedEstate, mut by_uri: HashMap<String, DatasetPlan>) {
             Some(plan) if plan.read_version == p.look.version() => p.plan = plan,
             found => {
                 let detail = match found {
-                    Some(plan) => format!("HEAD moved from version {} to {} since the plan", plan.read_version, p.look.version()),
+                    Some(plan) => {
+                        format!("HEAD moved from version {} to {} since the plan", plan.read_version, p.look.version())
+                    }
                     None => "the plan does not name it".into(),
                 };
                 let skip = crate::admit::Skip { reason: squire_service::report::SkipReason::PlanStale, detail };

@@ -141,7 +141,8 @@ async fn profiles(uri: &str) -> anyhow::Result<()> {
 /// The registry's part: names, a hold, a dropped table, a reader's block.
 async fn registered(root: &str, held: &str, models: &str) -> anyhow::Result<()> {
     let none = HashMap::new();
-    let registry = Registry::init(&uri::join(root, squire_lake::discover::RESERVED), &none, "demo", Actor::current()).await?;
+    let registry =
+        Registry::init(&uri::join(root, squire_lake::discover::RESERVED), &none, "demo", Actor::current()).await?;
     let because = Some("demo");
     registry.project_create("acme", because).await?;
     registry.warehouse_create("lake", "acme", root, true, &none, because).await?;
@@ -156,15 +157,13 @@ async fn registered(root: &str, held: &str, models: &str) -> anyhow::Result<()> 
         };
         registry.table_create(new, &none, because).await?;
     }
-    registry.protect(&Subject::Table(vec!["legal".into(), "held".into()]), Level::KeepHistory, Some("case 4711")).await?;
+    registry
+        .protect(&Subject::Table(vec!["legal".into(), "held".into()]), Level::KeepHistory, Some("case 4711"))
+        .await?;
     let grace = std::time::Duration::from_secs(7 * DAY);
     registry.table_drop(&["legal".into(), "trashed".into()], grace, false, because).await?;
-    let block = Block {
-        subject: Subject::Dataset(models.to_string()),
-        kind: BlockKind::Reader,
-        until: None,
-        version: Some(3),
-    };
+    let block =
+        Block { subject: Subject::Dataset(models.to_string()), kind: BlockKind::Reader, until: None, version: Some(3) };
     registry.block_add(block, "a training run reads version 3").await?;
     let _ = held;
     Ok(())

@@ -82,7 +82,12 @@ pub struct PlannedEstate {
 }
 
 /// Discovers, looks and plans. Zero writes.
-pub async fn plan_estate(estate: &Estate, selection: &Selection, settings: &Settings, at: Option<DateTime<Utc>>) -> PlannedEstate {
+pub async fn plan_estate(
+    estate: &Estate,
+    selection: &Selection,
+    settings: &Settings,
+    at: Option<DateTime<Utc>>,
+) -> PlannedEstate {
     let now = at.unwrap_or_else(|| estate.now());
     let scope = estate.discover().await;
     let wanted: BTreeSet<String> = scope.datasets.iter().filter(|d| names(estate, selection, d)).cloned().collect();
@@ -91,7 +96,8 @@ pub async fn plan_estate(estate: &Estate, selection: &Selection, settings: &Sett
     let looked: Vec<(String, squire_lake::Result<Looked>, f64)> = stream::iter(wanted.iter().cloned())
         .map(|uri| async move {
             let start = Instant::now();
-            let looked = contain::contained(&estate.lake, "looking at the dataset", &uri, look(&estate.lake, &uri, now)).await;
+            let looked =
+                contain::contained(&estate.lake, "looking at the dataset", &uri, look(&estate.lake, &uri, now)).await;
             (uri, looked, start.elapsed().as_secs_f64())
         })
         .buffer_unordered(concurrency)
@@ -109,7 +115,8 @@ pub async fn plan_estate(estate: &Estate, selection: &Selection, settings: &Sett
         }
     }
     complete_graph(estate, &scope, &wanted, &mut graph, now).await;
-    let mut planner = Planner { estate, settings, graph: &graph, states, lost: HashMap::new(), due: selection.due, now };
+    let mut planner =
+        Planner { estate, settings, graph: &graph, states, lost: HashMap::new(), due: selection.due, now };
     let mut candidates = Vec::with_capacity(looked.len());
     for (uri, result, seconds) in looked {
         let start = Instant::now();
@@ -181,11 +188,20 @@ async fn load_states(estate: &Estate, wanted: &BTreeSet<String>) -> HashMap<Stri
 }
 
 /// Looks at the rest of the estate, for its clones' sake.
-async fn complete_graph(estate: &Estate, scope: &Scope, wanted: &BTreeSet<String>, graph: &mut CloneGraph, now: DateTime<Utc>) {
+async fn complete_graph(
+    estate: &Estate,
+    scope: &Scope,
+    wanted: &BTreeSet<String>,
+    graph: &mut CloneGraph,
+    now: DateTime<Utc>,
+) {
     let rest: BTreeSet<&String> = scope.datasets.iter().filter(|d| !wanted.contains(*d)).chain(&scope.others).collect();
     let looked: Vec<(String, squire_lake::Result<Looked>)> = stream::iter(rest)
         .map(|uri| async move {
-            (uri.clone(), contain::contained(&estate.lake, "looking at the dataset", uri, look(&estate.lake, uri, now)).await)
+            (
+                uri.clone(),
+                contain::contained(&estate.lake, "looking at the dataset", uri, look(&estate.lake, uri, now)).await,
+            )
         })
         .buffer_unordered(estate.config().limits.concurrency.max(1))
         .collect()
@@ -223,7 +239,8 @@ impl Planner<'_> {
             }
             Ok(Looked::DeclaredOnly) | Ok(Looked::Nothing) => {
                 let detail = "declared, no data yet".to_string();
-                let skip = admit::forbidden(&bare, self.now).unwrap_or(Skip { reason: SkipReason::DeclaredOnly, detail });
+                let skip =
+                    admit::forbidden(&bare, self.now).unwrap_or(Skip { reason: SkipReason::DeclaredOnly, detail });
                 return Case::Skipped(skip, None);
             }
             Err(e) => {
@@ -335,7 +352,9 @@ pub fn datasets(estate: &Estate, planned: &PlannedEstate, applied: &HashMap<Stri
         .iter()
         .map(|c| match &c.case {
             Case::Failed(e) => Dataset::new(&c.uri, Outcome::failed(failure_kind(e.kind())).with_detail(e.to_string())),
-            Case::Skipped(skip, None) => Dataset::new(&c.uri, Outcome::skipped(skip.reason).with_detail(skip.detail.clone())),
+            Case::Skipped(skip, None) => {
+                Dataset::new(&c.uri, Outcome::skipped(skip.reason).with_detail(skip.detail.clone()))
+            }
             Case::Skipped(skip, Some(p)) => row(estate, planned, p, None, Some(skip), c.seconds),
             Case::Planned(p) => {
                 let done = applied.get(&c.uri);
@@ -345,7 +364,14 @@ pub fn datasets(estate: &Estate, planned: &PlannedEstate, applied: &HashMap<Stri
         .collect()
 }
 
-fn row(estate: &Estate, planned: &PlannedEstate, p: &Planned, applied: Option<&Applied>, skip: Option<&Skip>, seconds: f64) -> Dataset {
+fn row(
+    estate: &Estate,
+    planned: &PlannedEstate,
+    p: &Planned,
+    applied: Option<&Applied>,
+    skip: Option<&Skip>,
+    seconds: f64,
+) -> Dataset {
     let readers: Vec<String> =
         planned.graph.readers(&p.look.uri).into_iter().map(|r| uri::display(r, &estate.roots)).collect();
     let seen = Seen {
@@ -380,7 +406,10 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
             } else if let Some(f) = p.state.gives_up_on(p.plan.read_version) {
                 let mut applied = Applied::default();
                 let kind = f.kind.parse().unwrap_or(squire_service::report::FailureKind::Permanent);
-                applied.failures.insert("earlier", (kind, format!("it failed with {} at version {} and HEAD has not moved", f.kind, f.version)));
+                applied.failures.insert(
+                    "earlier",
+                    (kind, format!("it failed with {} at version {} and HEAD has not moved", f.kind, f.version)),
+                );
                 applied
             } else {
                 let work = async { Ok(apply(tools, &p.plan, &p.look, &p.governance).await) };

@@ -72,7 +72,12 @@ impl Estate {
     ///
     /// # Errors
     /// Exit 2 for a ROOT that is no URI, no ROOT at all, two registries, or a named registry that is not there.
-    pub async fn open(config: Loaded<Policy, Floors>, given: &[String], clock: Clock, flags: PolicyFlags) -> anyhow::Result<Self> {
+    pub async fn open(
+        config: Loaded<Policy, Floors>,
+        given: &[String],
+        clock: Clock,
+        flags: PolicyFlags,
+    ) -> anyhow::Result<Self> {
         let storage = config.config.storage.clone();
         let options: squire_lake::handle::OptionsFor = Arc::new(move |uri: &str| storage.options_for(uri));
         let lake = Lake::new(options, config.config.limits.memory.as_u64());
@@ -137,9 +142,10 @@ impl Estate {
         }
         let options = self.config().storage.options_for(&self.registry_uri);
         let name = self.config().estate.name.clone();
-        let (registry, _) = Registry::open_or_init(&self.registry_uri, &options, &name, Actor::current())
-            .await
-            .map_err(|e| Failure::could_not_run(format!("the registry {} could not be made", self.registry_uri)).caused_by(e))?;
+        let (registry, _) =
+            Registry::open_or_init(&self.registry_uri, &options, &name, Actor::current()).await.map_err(|e| {
+                Failure::could_not_run(format!("the registry {} could not be made", self.registry_uri)).caused_by(e)
+            })?;
         let registry = registry.keeping_history(self.config().grace.record_history);
         self.snapshot = registry
             .snapshot()
@@ -194,7 +200,13 @@ impl Estate {
     }
 
     /// What governs a dataset now, flags on top, the marker in the dataset included.
-    pub fn govern(&self, snapshot: &Snapshot, uri: &str, config: &BTreeMap<String, String>, deregistered: bool) -> Governance {
+    pub fn govern(
+        &self,
+        snapshot: &Snapshot,
+        uri: &str,
+        config: &BTreeMap<String, String>,
+        deregistered: bool,
+    ) -> Governance {
         let settings = self.config();
         let mut governance = snapshot.govern(uri, &settings.policy, &settings.floors, config, self.now());
         governance.deregistered = deregistered;
@@ -230,7 +242,9 @@ impl Estate {
             globs.iter().any(|g| {
                 globset::Glob::new(g).is_ok_and(|g| {
                     let m = g.compile_matcher();
-                    m.is_match(&name) || m.is_match(uri) || governance.table.as_ref().is_some_and(|t| m.is_match(t.to_string()))
+                    m.is_match(&name)
+                        || m.is_match(uri)
+                        || governance.table.as_ref().is_some_and(|t| m.is_match(t.to_string()))
                 })
             })
         };
@@ -241,8 +255,12 @@ impl Estate {
             return Some("estate.exclude names it".into());
         }
         match estate.maintain {
-            Maintain::Registered if governance.table.is_none() => return Some("estate.maintain = registered, and it has no table".into()),
-            Maintain::Labelled if governance.labels.is_empty() => return Some("estate.maintain = labelled, and it has no label".into()),
+            Maintain::Registered if governance.table.is_none() => {
+                return Some("estate.maintain = registered, and it has no table".into());
+            }
+            Maintain::Labelled if governance.labels.is_empty() => {
+                return Some("estate.maintain = labelled, and it has no label".into());
+            }
             _ => {}
         }
         let percent = u64::from(self.config().rollout.percent);
@@ -265,7 +283,13 @@ impl Estate {
     }
 
     /// What the plan needs to know of the run.
-    pub fn settings(&self, by_clock: bool, steps: plan::Steps, steps_asked: bool, max_rewrite: Option<u64>) -> plan::Settings {
+    pub fn settings(
+        &self,
+        by_clock: bool,
+        steps: plan::Steps,
+        steps_asked: bool,
+        max_rewrite: Option<u64>,
+    ) -> plan::Settings {
         let estate = &self.config().estate;
         plan::Settings {
             tiers: estate.tiers.clone(),
@@ -300,11 +324,15 @@ async fn find_registry(config: &MaintenanceConfig, roots: &[String]) -> anyhow::
                 let registry = registry.acting_as(actor.clone()).keeping_history(config.grace.record_history);
                 Ok((Some(registry.clone()), registry.uri().to_string()))
             }
-            Err(e) if e.kind() == squire_registry::Kind::NotFound => Err(Failure::usage(format!("no registry is at {uri}"))
-                .remedy(format!("correct --registry or registry.root, or make one: squire-registry init {uri}"))
-                .caused_by(e)
-                .into()),
-            Err(e) => Err(Failure::could_not_run(format!("the registry {uri} could not be opened")).caused_by(e).into()),
+            Err(e) if e.kind() == squire_registry::Kind::NotFound => {
+                Err(Failure::usage(format!("no registry is at {uri}"))
+                    .remedy(format!("correct --registry or registry.root, or make one: squire-registry init {uri}"))
+                    .caused_by(e)
+                    .into())
+            }
+            Err(e) => {
+                Err(Failure::could_not_run(format!("the registry {uri} could not be opened")).caused_by(e).into())
+            }
         }
     };
     if let Some(uri) = &config.registry.root {

@@ -279,8 +279,8 @@ pub fn work(layout: &Layout, rules: &Rules<'_>, target: &target::Target) -> Work
     }
     let rewritten = rounds.iter().map(rewritten_bytes).sum();
     let mut compact = compact_gate.unwrap_or_else(|| verdict(rounds.iter().any(|r| !r.tasks.is_empty())));
-    let optimize_indices = index_gate
-        .unwrap_or_else(|| indices::verdict(layout, rounds.iter().any(|r| !r.indices.is_empty())));
+    let optimize_indices =
+        index_gate.unwrap_or_else(|| indices::verdict(layout, rounds.iter().any(|r| !r.indices.is_empty())));
     if compact.is_planned()
         && let Some(refusal) = limits.over(rewritten, &rounds)
     {
@@ -301,13 +301,7 @@ pub fn work(layout: &Layout, rules: &Rules<'_>, target: &target::Target) -> Work
 }
 
 /// Plans one round on a layout: fold first and compact next round where coverage is the only boundary. Pure.
-pub fn next_round(
-    layout: &Layout,
-    target: &target::Target,
-    limits: &Limits,
-    compact: bool,
-    fold: bool,
-) -> Round {
+pub fn next_round(layout: &Layout, target: &target::Target, limits: &Limits, compact: bool, fold: bool) -> Round {
     let mut round = Round::default();
     if compact {
         let tasks = compaction::tasks(layout, target, limits);
@@ -382,11 +376,15 @@ impl Limits {
     /// The refusal of a compaction that would cost too much.
     fn over(&self, rewritten: u64, rounds: &[Round]) -> Option<Verdict> {
         if let Some(max) = self.max_rewrite.filter(|max| rewritten > *max) {
-            return Some(Verdict::refused(StepReason::OverBudget, format!("it would rewrite {rewritten} bytes, {max} are allowed in one pass")));
+            return Some(Verdict::refused(
+                StepReason::OverBudget,
+                format!("it would rewrite {rewritten} bytes, {max} are allowed in one pass"),
+            ));
         }
         if let Some((left, when)) = self.rewrite_left.filter(|(left, _)| rewritten > *left) {
             let when = when.map(|t| format!("; it fits at {}", t.format("%Y-%m-%d %H:%M UTC"))).unwrap_or_default();
-            return Some(Verdict::refused(StepReason::RewriteBudget,
+            return Some(Verdict::refused(
+                StepReason::RewriteBudget,
                 format!("it would rewrite {rewritten} bytes and {left} are left within one retention{when}"),
             ));
         }

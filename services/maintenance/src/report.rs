@@ -8,8 +8,8 @@ use squire_lake::verify::Checks;
 use squire_registry::Governance;
 use squire_service::report as model;
 use squire_service::report::{
-    CleanupStep, CompactStep, Dataset, DatasetState, Finding, FindingKind, FindingSubject, IndexStatus, IndexStep, Outcome, PolicyView,
-    Retained, StepOutcome, StepReason, Steps, VerifyStep, WriterInfo,
+    CleanupStep, CompactStep, Dataset, DatasetState, Finding, FindingKind, FindingSubject, IndexStatus, IndexStep,
+    Outcome, PolicyView, Retained, StepOutcome, StepReason, Steps, VerifyStep, WriterInfo,
 };
 
 use crate::admit::Skip;
@@ -45,7 +45,11 @@ pub fn dataset(seen: &Seen<'_>, applied: Option<&Applied>, skip: Option<&Skip>, 
     out.after = after(seen, applied, skip);
     out.steps = steps;
     out.findings.extend(applied.into_iter().filter(|a| a.stranded > 0).map(|a| {
-        let mut finding = Finding::new(FindingKind::StrandedBytes, subject(seen), "a lost commit's output stays until reconcile proves that nobody names it");
+        let mut finding = Finding::new(
+            FindingKind::StrandedBytes,
+            subject(seen),
+            "a lost commit's output stays until reconcile proves that nobody names it",
+        );
         finding.bytes = Some(a.stranded);
         finding
     }));
@@ -163,7 +167,13 @@ fn after(seen: &Seen<'_>, applied: Option<&Applied>, skip: Option<&Skip>) -> Opt
                 return Some(DatasetState { bytes, versions: before.versions.saturating_sub(removed), ..before });
             };
             let made = now.version.saturating_sub(before.version);
-            Some(state(now.version, &now.fragments, &now.indices, bytes, (before.versions + made).saturating_sub(removed)))
+            Some(state(
+                now.version,
+                &now.fragments,
+                &now.indices,
+                bytes,
+                (before.versions + made).saturating_sub(removed),
+            ))
         }
     }
 }
@@ -184,7 +194,13 @@ fn predicted(seen: &Seen<'_>, before: DatasetState) -> DatasetState {
 
 fn retained(list: &[crate::plan::retention::Retained]) -> Vec<Retained> {
     list.iter()
-        .map(|r| Retained { version: r.version, replaced_at: Some(r.replaced_at), by: r.by, until: r.until, bytes: r.bytes })
+        .map(|r| Retained {
+            version: r.version,
+            replaced_at: Some(r.replaced_at),
+            by: r.by,
+            until: r.until,
+            bytes: r.bytes,
+        })
         .collect()
 }
 
@@ -262,7 +278,12 @@ fn done_steps(plan: &DatasetPlan, applied: &Applied) -> Steps {
         ..IndexStep::new(outcome, reason)
     };
     let verify = verify_step(applied);
-    Steps { compact: Some(compact), optimize_indices: Some(indices), verify: Some(verify), cleanup: Some(cleanup_done(plan, applied)) }
+    Steps {
+        compact: Some(compact),
+        optimize_indices: Some(indices),
+        verify: Some(verify),
+        cleanup: Some(cleanup_done(plan, applied)),
+    }
 }
 
 fn verify_step(applied: &Applied) -> VerifyStep {
@@ -352,16 +373,28 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
     }
     for index in &look.indices {
         match index.state {
-            State::Untrained => add(FindingKind::IndexUntrained, format!("{} waits for enough rows to train", index.name)),
-            State::Unreadable => add(FindingKind::IndexUnreadable, format!("{}: {}", index.name, index.detail.clone().unwrap_or_default())),
-            State::Unsupported => add(FindingKind::HeldOutFragments, format!("{}: {}", index.name, index.detail.clone().unwrap_or_default())),
+            State::Untrained => {
+                add(FindingKind::IndexUntrained, format!("{} waits for enough rows to train", index.name))
+            }
+            State::Unreadable => add(
+                FindingKind::IndexUnreadable,
+                format!("{}: {}", index.name, index.detail.clone().unwrap_or_default()),
+            ),
+            State::Unsupported => add(
+                FindingKind::HeldOutFragments,
+                format!("{}: {}", index.name, index.detail.clone().unwrap_or_default()),
+            ),
             _ => {}
         }
     }
     for required in &seen.governance.policy.policy.required_indices {
-        let there = look.indices.iter().any(|i| i.columns == required.columns && i.kind.eq_ignore_ascii_case(&required.kind));
+        let there =
+            look.indices.iter().any(|i| i.columns == required.columns && i.kind.eq_ignore_ascii_case(&required.kind));
         if !there {
-            add(FindingKind::IndexMissing, format!("the policy requires {} on {}", required.kind, required.columns.join(", ")));
+            add(
+                FindingKind::IndexMissing,
+                format!("the policy requires {} on {}", required.kind, required.columns.join(", ")),
+            );
         }
     }
     let dead: usize = look.fragments.iter().map(|f| f.files_with_dead_columns).sum();
@@ -376,7 +409,8 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
 fn hook(look: &Look) -> Option<(String, std::time::Duration)> {
     let config = look.config();
     let interval = config.get("lance.auto_cleanup.interval")?.clone();
-    let older_than = config.get("lance.auto_cleanup.older_than").and_then(|text| squire_service::human::parse_duration(text).ok());
+    let older_than =
+        config.get("lance.auto_cleanup.older_than").and_then(|text| squire_service::human::parse_duration(text).ok());
     Some((interval, older_than.unwrap_or_default()))
 }
 
@@ -387,10 +421,16 @@ fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
     if let Some((interval, older_than)) = hook(look) {
         let retention = seen.governance.policy.policy.retention;
         if seen.governance.held_by().is_some() {
-            add(FindingKind::HoldNotEnforceable, format!("its writers clean up themselves every {interval} commits, whatever the hold says"));
+            add(
+                FindingKind::HoldNotEnforceable,
+                format!("its writers clean up themselves every {interval} commits, whatever the hold says"),
+            );
         } else if older_than < retention {
             let shown = squire_service::human::format_duration(older_than);
-            add(FindingKind::AutoCleanupConflict, format!("its writers remove versions older than {shown} every {interval} commits (lance.auto_cleanup)"));
+            add(
+                FindingKind::AutoCleanupConflict,
+                format!("its writers remove versions older than {shown} every {interval} commits (lance.auto_cleanup)"),
+            );
         }
     }
     if let Some(why) = &seen.layout.old_client {
@@ -400,7 +440,10 @@ fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
         add(FindingKind::FragmentReuseGrowth, "deferred index remaps are pending".into());
     }
     if look.manifests.iter().any(|m| m.detached) {
-        add(FindingKind::DetachedVersions, format!("{} detached versions", look.manifests.iter().filter(|m| m.detached).count()));
+        add(
+            FindingKind::DetachedVersions,
+            format!("{} detached versions", look.manifests.iter().filter(|m| m.detached).count()),
+        );
     }
     for target in look.reads.keys() {
         add(FindingKind::CloneOf, format!("it reads files of {target:?}"));
@@ -412,7 +455,10 @@ fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
         add(FindingKind::Untiered, "its URI names no tier; it is sized by bytes".into());
     }
     if let Some(clash) = &seen.governance.clash {
-        add(FindingKind::PolicyClash, format!("projects {} claim it; neither's policy holds", clash.projects.join(", ")));
+        add(
+            FindingKind::PolicyClash,
+            format!("projects {} claim it; neither's policy holds", clash.projects.join(", ")),
+        );
     }
     out
 }

@@ -34,9 +34,7 @@ impl DatasetState {
     /// Whether a failure of this kind at this HEAD forbids another try: `bug` and `permanent` are not tried again before HEAD
     /// changes (design, "Containment").
     pub fn gives_up_on(&self, version: u64) -> Option<&Failure> {
-        self.failure
-            .as_ref()
-            .filter(|f| f.version == version && (f.kind == "bug" || f.kind == "permanent"))
+        self.failure.as_ref().filter(|f| f.version == version && (f.kind == "bug" || f.kind == "permanent"))
     }
 
     /// Records a failure.

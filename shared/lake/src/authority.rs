@@ -95,8 +95,5 @@ fn graph_mark(head: &Facts) -> Option<String> {
     if has("stable_table_id") && has("table_incarnation_id") {
         return Some("columns stable_table_id and table_incarnation_id".into());
     }
-    head.properties
-        .keys()
-        .find(|k| k.starts_with("omnigraph."))
-        .map(|key| format!("transaction property {key}"))
+    head.properties.keys().find(|k| k.starts_with("omnigraph.")).map(|key| format!("transaction property {key}"))
 }

@@ -97,8 +97,7 @@ pub fn removal(look: &Look, going: &BTreeSet<u64>, keep: &KeepSet) -> std::resul
         if !look.uses.only_by(&key, &ordinals) || kept(keep, &key, &entry.path) {
             continue;
         }
-        let by: Vec<u64> =
-            look.uses.of(&key).into_iter().flatten().filter_map(|o| number.get(&o).copied()).collect();
+        let by: Vec<u64> = look.uses.of(&key).into_iter().flatten().filter_map(|o| number.get(&o).copied()).collect();
         let (Some(first), Some(after)) = (by.iter().min().copied(), by.iter().max().copied()) else { continue };
         out.files.push(FileToGo { path: entry.path.clone(), bytes: entry.size, first, after });
     }
@@ -208,8 +207,10 @@ impl Watch<'_> {
         if let Some((name, tag)) = refs.tags.iter().find(|(_, t)| on_main(t) && going.contains(&t.version)) {
             return Ok(Some(format!("tag {name} names version {} since the plan", tag.version)));
         }
-        if let Some((name, (_, version))) =
-            refs.branches.iter().find(|(_, (parent, v))| parent.as_deref().is_none_or(|b| b == "main") && going.contains(v))
+        if let Some((name, (_, version))) = refs
+            .branches
+            .iter()
+            .find(|(_, (parent, v))| parent.as_deref().is_none_or(|b| b == "main") && going.contains(v))
         {
             return Ok(Some(format!("branch {name} starts from version {version} since the plan")));
         }
@@ -233,7 +234,8 @@ impl Watch<'_> {
 
     fn names(&self, path: &str) -> bool {
         self.paths.contains(path)
-            || (path.starts_with("_indices/") && self.paths.iter().any(|p| p.strip_prefix(path).is_some_and(|r| r.starts_with('/'))))
+            || (path.starts_with("_indices/")
+                && self.paths.iter().any(|p| p.strip_prefix(path).is_some_and(|r| r.starts_with('/'))))
     }
 }
 
@@ -289,7 +291,9 @@ async fn put_back(place: &Place, kept: &Kept, gone: &[u64]) -> Result<()> {
             Err(e) => {
                 return Err(Error::store(format!("putting back the manifest of version {}", v.version), &place.uri, e)
                     .with_kind(Kind::Bug)
-                    .remedy("its files are still there; put the manifest back from a copy or restore another version"));
+                    .remedy(
+                        "its files are still there; put the manifest back from a copy or restore another version",
+                    ));
             }
         }
     }

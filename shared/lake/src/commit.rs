@@ -32,9 +32,8 @@ pub async fn commit(
 ) -> Result<Dataset> {
     let uri = dataset.uri().to_string();
     let doing = format!("committing {operation}");
-    let transaction = TransactionBuilder::new(read_version, operation)
-        .transaction_properties(Some(Arc::new(properties)))
-        .build();
+    let transaction =
+        TransactionBuilder::new(read_version, operation).transaction_properties(Some(Arc::new(properties))).build();
     let builder = CommitBuilder::new(dataset.clone()).with_skip_auto_cleanup(true);
     let task = lake.track(async move { builder.execute(transaction).await });
     match task.await {
@@ -70,9 +69,8 @@ pub async fn reserve(
     )
     .await?;
     let end = after.manifest().max_fragment_id().map_or(0, |max| max + 1);
-    let start = end.checked_sub(u64::from(n)).ok_or_else(|| {
-        Error::new(Kind::Bug, "reserving fragment ids", dataset.uri())
-    })?;
+    let start =
+        end.checked_sub(u64::from(n)).ok_or_else(|| Error::new(Kind::Bug, "reserving fragment ids", dataset.uri()))?;
     Ok((Arc::new(after), start..end))
 }
 

@@ -89,13 +89,11 @@ pub struct Landed {
 
 fn options(settings: &Settings, uri: &str) -> Result<CompactionOptions> {
     let mut options = CompactionOptions::default();
-    options
-        .apply_dataset_config(&settings.table_config)
-        .map_err(|e| {
-            Error::lance("reading the table's lance.compaction keys", uri, e)
-                .with_kind(Kind::Permanent)
-                .remedy("correct or remove the key in the table's config")
-        })?;
+    options.apply_dataset_config(&settings.table_config).map_err(|e| {
+        Error::lance("reading the table's lance.compaction keys", uri, e)
+            .with_kind(Kind::Permanent)
+            .remedy("correct or remove the key in the table's config")
+    })?;
     let rows = usize::try_from(settings.target_rows).unwrap_or(usize::MAX).max(1);
     options.target_rows_per_fragment = rows;
     options.materialize_deletions = true;
@@ -131,11 +129,7 @@ pub async fn execute(
                 let Some(fragments) = fragments else {
                     return Err(Error::new(Kind::Conflict, "finding the planned fragments", uri));
                 };
-                let task = CompactionTask {
-                    task: TaskData { fragments },
-                    read_version: dataset.version_id(),
-                    options,
-                };
+                let task = CompactionTask { task: TaskData { fragments }, read_version: dataset.version_id(), options };
                 let work = async {
                     task.execute(dataset)
                         .await
@@ -199,11 +193,8 @@ async fn try_land(
 ) -> Result<Landed> {
     let n: usize = done.iter().map(|d| d.result.new_fragments.len()).sum();
     let n = u32::try_from(n).map_err(|e| Error::new(Kind::Bug, "counting new fragments", dataset.uri()).because(e))?;
-    let (handle, mut ids) = if n > 0 {
-        commit::reserve(lake, dataset, n, stamper, slice).await?
-    } else {
-        (dataset.clone(), 0..0)
-    };
+    let (handle, mut ids) =
+        if n > 0 { commit::reserve(lake, dataset, n, stamper, slice).await? } else { (dataset.clone(), 0..0) };
     let mut results: Vec<RewriteResult> = done.into_iter().map(|d| d.result).collect();
     for fragment in results.iter_mut().flat_map(|r| &mut r.new_fragments) {
         fragment.id = ids.next().ok_or_else(|| Error::new(Kind::Bug, "numbering new fragments", dataset.uri()))?;
@@ -247,10 +238,8 @@ async fn remap(handle: &Dataset, results: &[RewriteResult], outputs: &mut Output
     let rows: u64 = results.iter().flat_map(|r| &r.new_fragments).map(|f| f.physical_rows.unwrap_or(0) as u64).sum();
     let map = row_map(results, rows <= DIRECT_REMAP_ROWS, uri)?;
     let affected: Vec<u64> = results.iter().flat_map(|r| &r.original_fragments).map(|f| f.id).collect();
-    let remapped = remapper
-        .remap_indices(map, &affected)
-        .await
-        .map_err(|e| Error::lance("remapping the indices", uri, e))?;
+    let remapped =
+        remapper.remap_indices(map, &affected).await.map_err(|e| Error::lance("remapping the indices", uri, e))?;
     for index in &remapped {
         outputs.directories.insert(format!("_indices/{}", index.new_id));
         outputs.bytes += index.files.iter().flatten().map(|f| f.size_bytes).sum::<u64>();

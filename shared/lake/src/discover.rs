@@ -41,10 +41,7 @@ pub async fn discover(lake: &Lake, root: &str) -> Found {
     match uri::local_path(root) {
         Some(path) => match tokio::task::spawn_blocking(move || walk_local(&path)).await {
             Ok(found) => found,
-            Err(e) => Found {
-                unreadable: vec![(root.to_string(), e.to_string())],
-                ..Found::default()
-            },
+            Err(e) => Found { unreadable: vec![(root.to_string(), e.to_string())], ..Found::default() },
         },
         None => walk_remote(lake, root).await,
     }
@@ -69,9 +66,7 @@ fn walk_local(root: &FsPath) -> Found {
                     found.datasets.insert(uri);
                 }
                 Some(Err(e)) => found.unreadable.push((real.display().to_string(), e.to_string())),
-                None => found
-                    .unreadable
-                    .push((real.display().to_string(), "the name is not UTF-8".into())),
+                None => found.unreadable.push((real.display().to_string(), "the name is not UTF-8".into())),
             }
             continue;
         }
@@ -119,12 +114,7 @@ async fn walk_remote(lake: &Lake, root: &str) -> Found {
                         found.datasets.insert(dir);
                         continue;
                     }
-                    level.extend(
-                        names
-                            .iter()
-                            .filter(|n| !skipped(n) && !n.is_empty())
-                            .map(|n| uri::join(&dir, n)),
-                    );
+                    level.extend(names.iter().filter(|n| !skipped(n) && !n.is_empty()).map(|n| uri::join(&dir, n)));
                 }
             }
         }
@@ -141,11 +131,7 @@ async fn children(lake: &Lake, dir: &str) -> Result<Vec<String>> {
         .list_with_delimiter(prefix.as_ref())
         .await
         .map_err(|e| Error::store("listing", dir, e).with_kind(Kind::Transient))?;
-    let mut names: Vec<String> = listed
-        .common_prefixes
-        .iter()
-        .filter_map(|p| p.filename().map(String::from))
-        .collect();
+    let mut names: Vec<String> = listed.common_prefixes.iter().filter_map(|p| p.filename().map(String::from)).collect();
     if !listed.objects.is_empty() {
         names.push(String::new());
     }

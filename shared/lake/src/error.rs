@@ -57,14 +57,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// A failure of our own, without a library error behind it.
     pub fn new(kind: Kind, doing: impl Into<String>, subject: impl Into<String>) -> Self {
-        Self {
-            kind,
-            doing: doing.into(),
-            subject: subject.into(),
-            remedy: None,
-            source: None,
-            outcome_known: false,
-        }
+        Self { kind, doing: doing.into(), subject: subject.into(), remedy: None, source: None, outcome_known: false }
     }
 
     /// A failure reported by Lance.
@@ -77,11 +70,7 @@ impl Error {
     }
 
     /// A failure reported by the object store.
-    pub fn store(
-        doing: impl Into<String>,
-        subject: impl Into<String>,
-        e: object_store::Error,
-    ) -> Self {
+    pub fn store(doing: impl Into<String>, subject: impl Into<String>, e: object_store::Error) -> Self {
         let kind = match &e {
             object_store::Error::NotFound { .. } => Kind::Damaged,
             object_store::Error::PermissionDenied { .. }
@@ -153,9 +142,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source
-            .as_deref()
-            .map(|e| e as &(dyn std::error::Error + 'static))
+        self.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static))
     }
 }
 

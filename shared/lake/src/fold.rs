@@ -113,20 +113,15 @@ pub async fn land(
 }
 
 /// The replaced segments' metadata as the read version has them, also those that this build would filter out.
-async fn removed(
-    place: &Place,
-    dataset: &Dataset,
-    read_version: u64,
-    folded: &[Folded],
-) -> Result<Vec<IndexMetadata>> {
+async fn removed(place: &Place, dataset: &Dataset, read_version: u64, folded: &[Folded]) -> Result<Vec<IndexMetadata>> {
     let location = dataset.manifest_location();
     let path = if dataset.version_id() == read_version {
         location.path.clone()
     } else {
         let (_, versions, _) = crate::look::reread_refs(place).await?;
-        let relative = versions.get(&read_version).ok_or_else(|| {
-            Error::new(crate::Kind::Conflict, format!("finding version {read_version}"), &place.uri)
-        })?;
+        let relative = versions
+            .get(&read_version)
+            .ok_or_else(|| Error::new(crate::Kind::Conflict, format!("finding version {read_version}"), &place.uri))?;
         place.below(relative)?
     };
     let facts = manifest::read(place.objects().as_ref(), &place.uri, &path).await?;

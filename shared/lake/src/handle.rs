@@ -10,9 +10,7 @@ use std::sync::{Arc, RwLock};
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
-use lance_io::object_store::{
-    ObjectStore, ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor,
-};
+use lance_io::object_store::{ObjectStore, ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor};
 use object_store::path::Path;
 
 use tokio::task::JoinHandle;
@@ -63,15 +61,11 @@ impl Place {
 
     /// The path of an object below this place. `relative` uses `/` and is already in the store's spelling.
     pub fn below(&self, relative: &str) -> Result<Path> {
-        let text = if self.path.as_ref().is_empty() {
-            relative.to_string()
-        } else {
-            format!("{}/{relative}", self.path)
-        };
+        let text =
+            if self.path.as_ref().is_empty() { relative.to_string() } else { format!("{}/{relative}", self.path) };
         // `Path::from` would encode a second time.
-        Path::parse(&text).map_err(|e| {
-            Error::new(Kind::Permanent, format!("building the path {relative}"), &self.uri).because(e)
-        })
+        Path::parse(&text)
+            .map_err(|e| Error::new(Kind::Permanent, format!("building the path {relative}"), &self.uri).because(e))
     }
 }
 
@@ -151,13 +145,11 @@ impl Lake {
     /// `Open` when the URI's scheme or options are not understood.
     pub async fn place(&self, uri: &str) -> Result<Place> {
         let (store, path) =
-            ObjectStore::from_uri_and_params(self.inner.stores.clone(), uri, &self.params(uri))
-                .await
-                .map_err(|e| {
-                    Error::lance("opening the object store", uri, e)
-                        .with_kind(Kind::Open)
-                        .remedy("check the URI and the [storage] options for it")
-                })?;
+            ObjectStore::from_uri_and_params(self.inner.stores.clone(), uri, &self.params(uri)).await.map_err(|e| {
+                Error::lance("opening the object store", uri, e)
+                    .with_kind(Kind::Open)
+                    .remedy("check the URI and the [storage] options for it")
+            })?;
         Ok(Place { store, path, uri: uri.to_string() })
     }
 

@@ -37,7 +37,12 @@ pub fn missing(head: &Facts, listing: &Listing) -> Vec<Missing> {
         }
         let covers = index.fragment_bitmap.as_ref().is_none_or(|b| !b.is_empty());
         let empty_on_record = index.files.as_ref().is_some_and(Vec::is_empty);
-        if index.files.is_none() && covers && !empty_on_record && listing.below(&dir).is_empty() && index.index_details.is_none() {
+        if index.files.is_none()
+            && covers
+            && !empty_on_record
+            && listing.below(&dir).is_empty()
+            && index.index_details.is_none()
+        {
             out.push(Missing { path: dir, recorded: None, found: None });
         }
     }

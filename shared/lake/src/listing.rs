@@ -112,19 +112,14 @@ impl Listing {
 
     /// The entry at exactly this path.
     pub fn get(&self, path: &str) -> Option<&Entry> {
-        self.entries
-            .binary_search_by(|e| e.path.as_str().cmp(path))
-            .ok()
-            .map(|i| &self.entries[i])
+        self.entries.binary_search_by(|e| e.path.as_str().cmp(path)).ok().map(|i| &self.entries[i])
     }
 
     /// All entries below a directory (no trailing slash).
     pub fn below(&self, dir: &str) -> &[Entry] {
         let start = self.entries.partition_point(|e| e.path.as_str() < dir);
-        let first = self.entries[start..]
-            .iter()
-            .position(|e| below(&e.path, dir))
-            .map_or(self.entries.len(), |i| start + i);
+        let first =
+            self.entries[start..].iter().position(|e| below(&e.path, dir)).map_or(self.entries.len(), |i| start + i);
         let len = self.entries[first..].iter().take_while(|e| below(&e.path, dir)).count();
         &self.entries[first..first + len]
     }
@@ -177,9 +172,7 @@ fn kind_of(rest: &str) -> Kind {
         },
         "_versions" => version_kind(name),
         "data" => data_kind(name),
-        "_deletions" if !name.contains('/') && (name.ends_with(".arrow") || name.ends_with(".bin")) => {
-            Kind::Deletion
-        }
+        "_deletions" if !name.contains('/') && (name.ends_with(".arrow") || name.ends_with(".bin")) => Kind::Deletion,
         "_transactions" if name.ends_with(".txn") && !name.contains('/') => Kind::Transaction,
         "_indices" => match name.split_once('/') {
             Some((uuid, _)) if uuid::Uuid::parse_str(uuid).is_ok() => Kind::Index { uuid: uuid.to_string() },
@@ -224,9 +217,7 @@ fn data_kind(name: &str) -> Kind {
 }
 
 fn ref_kind(name: &str) -> Kind {
-    let decode = |s: &str| {
-        percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned()
-    };
+    let decode = |s: &str| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned();
     if let Some(tag) = name.strip_prefix("tags/").and_then(|n| n.strip_suffix(".json")) {
         return Kind::Tag(decode(tag));
     }

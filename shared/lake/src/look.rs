@@ -386,7 +386,8 @@ async fn read_refs(place: &Place, sorted: &Sorted) -> RefsRead {
         match read_json(place, path).await {
             Ok(v) => {
                 let parent = v.get("parentBranch").or_else(|| v.get("parent_branch")).and_then(|b| b.as_str());
-                let version = v.get("parentVersion").or_else(|| v.get("parent_version")).and_then(serde_json::Value::as_u64);
+                let version =
+                    v.get("parentVersion").or_else(|| v.get("parent_version")).and_then(serde_json::Value::as_u64);
                 match version {
                     Some(version) => {
                         out.branches.insert(name.clone(), (parent.map(String::from), version));
@@ -565,7 +566,11 @@ pub fn owner(path: &str) -> Option<String> {
 ///
 /// # Errors
 /// As [`manifest::read`].
-pub async fn head_of(place: &Place, dataset: &Dataset, listing: &Listing) -> Result<(Arc<Facts>, Vec<FragmentInfo>, Vec<IndexInfo>)> {
+pub async fn head_of(
+    place: &Place,
+    dataset: &Dataset,
+    listing: &Listing,
+) -> Result<(Arc<Facts>, Vec<FragmentInfo>, Vec<IndexInfo>)> {
     let path = dataset.manifest_location().path.clone();
     let facts = manifest::read(place.objects().as_ref(), &place.uri, &path).await?;
     let fragments = fragments(&facts, listing);

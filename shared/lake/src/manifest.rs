@@ -56,22 +56,12 @@ pub struct Named {
 ///
 /// # Errors
 /// `Damaged` when it is missing or cannot be decoded; `Transient` when the store failed.
-pub async fn read(
-    store: &dyn object_store::ObjectStore,
-    uri: &str,
-    path: &Path,
-) -> Result<Facts> {
-    let result = store
-        .get(path)
-        .await
-        .map_err(|e| Error::store(format!("reading the manifest {path}"), uri, e))?;
+pub async fn read(store: &dyn object_store::ObjectStore, uri: &str, path: &Path) -> Result<Facts> {
+    let result = store.get(path).await.map_err(|e| Error::store(format!("reading the manifest {path}"), uri, e))?;
     if result.meta.size > MAX_BYTES {
         return Err(damaged(uri, path, "the manifest is larger than 1 GiB"));
     }
-    let bytes = result
-        .bytes()
-        .await
-        .map_err(|e| Error::store(format!("reading the manifest {path}"), uri, e))?;
+    let bytes = result.bytes().await.map_err(|e| Error::store(format!("reading the manifest {path}"), uri, e))?;
     decode(&bytes).map_err(|why| damaged(uri, path, &why))
 }
 
@@ -90,9 +80,7 @@ pub fn decode(bytes: &Bytes) -> std::result::Result<Facts, String> {
     if n < 16 || &bytes[n - 4..] != b"LANC" {
         return Err("the file does not end in Lance's magic".into());
     }
-    let position = i64::from_le_bytes(
-        bytes[n - 16..n - 8].try_into().map_err(|_| "the trailer is cut".to_string())?,
-    );
+    let position = i64::from_le_bytes(bytes[n - 16..n - 8].try_into().map_err(|_| "the trailer is cut".to_string())?);
     let position = usize::try_from(position).map_err(|_| "the trailer's position is negative".to_string())?;
     let proto: pb::Manifest = message(bytes, position)?;
     let inline = proto.transaction_section.or(proto.transaction_section_deprecated);
@@ -137,20 +125,14 @@ fn to_usize(at: u64) -> std::result::Result<usize, String> {
 
 /// A length-prefixed protobuf message at `at`.
 fn message<M: Message + Default>(bytes: &Bytes, at: usize) -> std::result::Result<M, String> {
-    let head = bytes
-        .get(at..at.saturating_add(4))
-        .ok_or_else(|| "a section starts beyond the file".to_string())?;
+    let head = bytes.get(at..at.saturating_add(4)).ok_or_else(|| "a section starts beyond the file".to_string())?;
     let len = u32::from_le_bytes(head.try_into().map_err(|_| "a section is cut".to_string())?) as usize;
-    let body = bytes
-        .get(at + 4..(at + 4).saturating_add(len))
-        .ok_or_else(|| "a section is cut".to_string())?;
+    let body = bytes.get(at + 4..(at + 4).saturating_add(len)).ok_or_else(|| "a section is cut".to_string())?;
     M::decode(body).map_err(|e| e.to_string())
 }
 
 /// Operation name and properties of an inline or stored transaction.
-pub fn transaction_facts(
-    transaction: Option<pb::Transaction>,
-) -> (Option<String>, HashMap<String, String>) {
+pub fn transaction_facts(transaction: Option<pb::Transaction>) -> (Option<String>, HashMap<String, String>) {
     let Some(transaction) = transaction else {
         return (None, HashMap::new());
     };
@@ -195,11 +177,7 @@ impl Facts {
 
     /// Base paths by id, as their writer typed them, with whether each is a dataset's root.
     pub fn bases(&self) -> BTreeMap<u32, (String, bool)> {
-        self.manifest
-            .base_paths
-            .iter()
-            .map(|(id, base)| (*id, (base.path.clone(), base.is_dataset_root)))
-            .collect()
+        self.manifest.base_paths.iter().map(|(id, base)| (*id, (base.path.clone(), base.is_dataset_root))).collect()
     }
 
     /// Live rows: physical minus deleted, as recorded.

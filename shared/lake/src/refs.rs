@@ -33,11 +33,13 @@ impl Target {
     pub fn may_be(&self, uri: &str) -> bool {
         match self {
             Target::At(at) => uri::within(at, uri) || uri::within(uri, at),
-            Target::EndsIn(tail) => uri == tail || uri.ends_with(&format!("/{tail}")) || {
-                // The base may be a branch below the dataset's root.
-                let inner = format!("{uri}/");
-                tail.split_once("/tree/").is_some_and(|(root, _)| inner.ends_with(&format!("/{root}/")))
-            },
+            Target::EndsIn(tail) => {
+                uri == tail || uri.ends_with(&format!("/{tail}")) || {
+                    // The base may be a branch below the dataset's root.
+                    let inner = format!("{uri}/");
+                    tail.split_once("/tree/").is_some_and(|(root, _)| inner.ends_with(&format!("/{root}/")))
+                }
+            }
             Target::Anywhere(_) => true,
         }
     }
@@ -90,20 +92,12 @@ fn join(tree: &str, path: &str) -> String {
 }
 
 /// The base as a target, and the path below it. A base that is no dataset root holds data files directly.
-fn resolve(
-    base: u32,
-    bases: &BTreeMap<u32, (String, bool)>,
-    named: &Named,
-    own: &str,
-) -> (Target, String) {
+fn resolve(base: u32, bases: &BTreeMap<u32, (String, bool)>, named: &Named, own: &str) -> (Target, String) {
     let Some((typed, is_root)) = bases.get(&base) else {
         return (Target::Anywhere(format!("base {base} is not listed")), named.path.clone());
     };
-    let path = if *is_root {
-        named.path.clone()
-    } else {
-        named.path.strip_prefix("data/").unwrap_or(&named.path).to_string()
-    };
+    let path =
+        if *is_root { named.path.clone() } else { named.path.strip_prefix("data/").unwrap_or(&named.path).to_string() };
     (target(typed, own), path)
 }
 
@@ -133,9 +127,9 @@ pub fn target(typed: &str, own: &str) -> Target {
     if tail.is_empty() {
         return Target::Anywhere(typed.to_string());
     }
-    let encoded = tail.iter().fold(String::from("file://"), |acc, s| uri::join(&acc, s));
-    let tail = encoded.trim_start_matches("file://").trim_start_matches('/').to_string();
-    let ends = Target::EndsIn(tail);
+    // In the spelling of canonical URIs, without the slash that `join` puts first.
+    let encoded = tail.iter().fold(String::new(), |acc, s| uri::join(&acc, s));
+    let ends = Target::EndsIn(encoded[1..].to_string());
     if ends.may_be(own) { Target::At(own.to_string()) } else { ends }
 }
 
@@ -181,8 +175,7 @@ impl CloneGraph {
     /// What others read of `uri`, or why that cannot be said.
     pub fn keep_set(&self, uri: &str) -> KeepSet {
         let mut keep = BTreeSet::new();
-        let mut why: Vec<String> =
-            self.unread.iter().map(|what| format!("{what} could not be read")).collect();
+        let mut why: Vec<String> = self.unread.iter().map(|what| format!("{what} could not be read")).collect();
         for (from, reads) in self.reads.iter().filter(|(from, _)| from.as_str() != uri) {
             for (target, files) in reads.iter().filter(|(target, _)| target.may_be(uri)) {
                 match target {
@@ -222,10 +215,7 @@ fn relative(at: &str, uri: &str, files: &BTreeSet<String>) -> Vec<String> {
         // The base lies above the dataset: only what points into it counts.
         None => {
             let rest = decode(uri[at.len()..].trim_start_matches('/'));
-            files
-                .iter()
-                .filter_map(|f| f.strip_prefix(&format!("{rest}/")).map(String::from))
-                .collect()
+            files.iter().filter_map(|f| f.strip_prefix(&format!("{rest}/")).map(String::from)).collect()
         }
     }
 }
@@ -240,7 +230,9 @@ mod tests {
 
     #[test]
     fn a_clones_files_are_kept_however_its_base_was_typed() {
-        for typed in ["file:///lake/gold/source", "/lake/gold/source/", "gold/source", "./gold/source", "../gold/source"] {
+        for typed in
+            ["file:///lake/gold/source", "/lake/gold/source/", "gold/source", "./gold/source", "../gold/source"]
+        {
             let mut graph = CloneGraph::default();
             graph.add(
                 "file:///lake/gold/clone",

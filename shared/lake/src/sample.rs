@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, FixedSizeListArray, Float32Array, Int64Array, LargeBinaryArray, RecordBatch, RecordBatchIterator, StringArray,
+    ArrayRef, FixedSizeListArray, Float32Array, Int64Array, LargeBinaryArray, RecordBatch, RecordBatchIterator,
+    StringArray,
 };
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use lance::Dataset;
@@ -21,7 +22,8 @@ use prost::Message;
 use crate::{Error, Kind, Lake, Result};
 
 const WORDS: [&str; 12] = [
-    "harbour", "ledger", "copper", "vessel", "signal", "archive", "meadow", "lantern", "orbit", "granite", "paper", "winter",
+    "harbour", "ledger", "copper", "vessel", "signal", "archive", "meadow", "lantern", "orbit", "granite", "paper",
+    "winter",
 ];
 
 /// Optional columns beside `id`, `body` and `kind`.
@@ -175,9 +177,15 @@ impl Sample {
         let uri = self.uri.clone();
         let dataset = self.opened()?;
         let made = match index {
-            SampleIndex::BTree => dataset.create_index(&["id"], IndexType::BTree, None, &ScalarIndexParams::default(), true).await,
-            SampleIndex::Bitmap => dataset.create_index(&["kind"], IndexType::Bitmap, None, &ScalarIndexParams::default(), true).await,
-            SampleIndex::FullText => dataset.create_index(&["body"], IndexType::Inverted, None, &InvertedIndexParams::default(), true).await,
+            SampleIndex::BTree => {
+                dataset.create_index(&["id"], IndexType::BTree, None, &ScalarIndexParams::default(), true).await
+            }
+            SampleIndex::Bitmap => {
+                dataset.create_index(&["kind"], IndexType::Bitmap, None, &ScalarIndexParams::default(), true).await
+            }
+            SampleIndex::FullText => {
+                dataset.create_index(&["body"], IndexType::Inverted, None, &InvertedIndexParams::default(), true).await
+            }
             SampleIndex::Vector => {
                 let params = VectorIndexParams::ivf_pq(2, 8, 4, MetricType::L2, 10);
                 dataset.create_index(&["vector"], IndexType::Vector, None, &params, true).await
@@ -204,6 +212,18 @@ impl Sample {
     pub async fn branch(&mut self, name: &str, version: u64) -> Result<&mut Self> {
         let uri = self.uri.clone();
         self.opened()?.create_branch(name, version, None).await.map_err(failed(&uri))?;
+        Ok(self)
+    }
+
+    /// Restores an old version as a new one.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn restore(&mut self, version: u64) -> Result<&mut Self> {
+        let uri = self.uri.clone();
+        let mut old = self.opened()?.checkout_version(version).await.map_err(failed(&uri))?;
+        old.restore().await.map_err(failed(&uri))?;
+        self.dataset = Some(old);
         Ok(self)
     }
 
@@ -320,13 +340,8 @@ impl Sample {
             None => lake.open(uri).await?,
             Some(v) => lake.open_version(uri, v).await?,
         };
-        let batch = dataset
-            .scan()
-            .project(&["id"])
-            .map_err(failed(uri))?
-            .try_into_batch()
-            .await
-            .map_err(failed(uri))?;
+        let batch =
+            dataset.scan().project(&["id"]).map_err(failed(uri))?.try_into_batch().await.map_err(failed(uri))?;
         let mut ids: Vec<i64> = batch
             .column_by_name("id")
             .and_then(|c| c.as_any().downcast_ref::<Int64Array>())
@@ -388,4 +403,30 @@ fn rewrite_manifest(path: &std::path::Path, change: impl FnOnce(&mut pb::Manifes
     // What follows the manifest is the trailer: position, format version, magic.
     out.extend(&bytes[at + 4 + len..]);
     std::fs::write(path, out)
+}
+
+/// What Lance's own clean-up says it would remove if only HEAD were kept: an independent opinion for tests. Only explained, never
+/// executed; candidates that it could not verify are left out.
+///
+/// # Errors
+/// Lance's.
+pub async fn lance_would_remove(lake: &Lake, uri: &str) -> Result<Vec<String>> {
+    use lance::dataset::cleanup::CleanupPolicyBuilder;
+    let dataset = lake.open(uri).await?;
+    let place = lake.place(uri).await?;
+    let policy = CleanupPolicyBuilder::default()
+        .before_timestamp(chrono::Utc::now() + chrono::Duration::hours(1))
+        .error_if_tagged_old_versions(false)
+        .build();
+    let explained =
+        dataset.cleanup(policy).with_max_candidate_files(usize::MAX).explain().await.map_err(failed(uri))?;
+    let root = format!("{}/", place.path);
+    let mut out: Vec<String> = explained
+        .candidate_files
+        .into_iter()
+        .filter(|f| !f.unverified)
+        .map(|f| f.path.strip_prefix(&root).map(String::from).unwrap_or(f.path))
+        .collect();
+    out.sort();
+    Ok(out)
 }

@@ -62,9 +62,7 @@ fn cascade(leaf: &str, above: &[&str], tiers: &Tiers) -> Option<(String, Layout)
     let parent = above.last().copied()?;
     if parent == "medallion" {
         return match leaf.rsplit_once('$') {
-            Some((_, last)) if tiers.contains_key(last) => {
-                Some((last.to_string(), Layout::CascadeProject))
-            }
+            Some((_, last)) if tiers.contains_key(last) => Some((last.to_string(), Layout::CascadeProject)),
             _ => leading(leaf, tiers).map(|t| (t, Layout::Cascade)),
         };
     }
@@ -109,9 +107,7 @@ mod tests {
     use super::*;
 
     fn tiers() -> Tiers {
-        [("bronze", 512), ("silver", 262_144), ("gold", 524_288)]
-            .map(|(k, v)| (k.to_string(), v))
-            .into()
+        [("bronze", 512), ("silver", 262_144), ("gold", 524_288)].map(|(k, v)| (k.to_string(), v)).into()
     }
 
     fn check(uri: &str, tier: Option<&str>, layout: Layout) {

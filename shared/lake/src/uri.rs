@@ -14,8 +14,7 @@ use crate::{Error, Kind, Result};
 /// # Errors
 /// [`Kind::Permanent`] when the text is no URI and no path.
 pub fn canonical(text: &str) -> Result<String> {
-    squire_registry::canonical_uri(text)
-        .map_err(|e| Error::new(Kind::Permanent, "reading the URI", text).because(e))
+    squire_registry::canonical_uri(text).map_err(|e| Error::new(Kind::Permanent, "reading the URI", text).because(e))
 }
 
 /// The local path that `text` names, if it is one: a plain path or `file://…`.
@@ -51,8 +50,7 @@ fn url_segment(segment: &str) -> String {
 
 /// Whether `uri` is `root` itself or lies below it.
 pub fn within(uri: &str, root: &str) -> bool {
-    uri.strip_prefix(root)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    uri.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The last segment, percent-decoded, without a trailing `.lance`: what a person calls the dataset.
@@ -94,10 +92,7 @@ mod tests {
         std::os::unix::fs::symlink(&real, &link).expect("linked");
         let text = |p: &Path| p.to_str().expect("utf-8").to_string();
         assert_eq!(canonical(&text(&real)).expect("ok"), canonical(&text(&link)).expect("ok"));
-        assert_eq!(
-            canonical(&format!("{}/", text(&real))).expect("ok"),
-            canonical(&text(&real)).expect("ok")
-        );
+        assert_eq!(canonical(&format!("{}/", text(&real))).expect("ok"), canonical(&text(&real)).expect("ok"));
         assert_eq!(
             canonical(&text(&link.join("not/there"))).expect("ok"),
             canonical(&text(&real.join("not/there"))).expect("ok")

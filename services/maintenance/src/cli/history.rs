@@ -56,7 +56,10 @@ pub(super) async fn dataset(context: &Context, dataset: &str, version: Option<u6
 
 fn concerns(entry: &DatasetEntry, version: u64) -> bool {
     entry.intent.versions.iter().any(|v| v.version == version)
-        || entry.result.as_ref().is_some_and(|r| r.versions_removed.contains(&version) || r.commits.iter().any(|c| c.version == version))
+        || entry
+            .result
+            .as_ref()
+            .is_some_and(|r| r.versions_removed.contains(&version) || r.commits.iter().any(|c| c.version == version))
 }
 
 fn line(out: &mut String, entry: &DatasetEntry, version: Option<u64>) -> std::fmt::Result {
@@ -102,7 +105,14 @@ pub(super) async fn list(context: &Context, roots: &[String]) -> anyhow::Result<
                 Some(_) => "stopped",
                 None => "not closed",
             };
-            writeln!(out, "{}  {}  {}  {state}  by {}", run.run, run.started_at.format("%Y-%m-%d %H:%M:%S UTC"), run.kind, run.actor.who)?;
+            writeln!(
+                out,
+                "{}  {}  {}  {state}  by {}",
+                run.run,
+                run.started_at.format("%Y-%m-%d %H:%M:%S UTC"),
+                run.kind,
+                run.actor.who
+            )?;
         }
         print_stdout(&out)?;
     }

@@ -20,7 +20,9 @@ pub(super) async fn run(context: &Context, dataset: &str) -> anyhow::Result<Exit
     let selection = Selection { datasets: vec![wanted], due: false, limit: None };
     let planned = driver::plan_estate(&estate, &selection, &settings, None).await;
     let Some(candidate) = planned.candidates.first() else {
-        return Err(Failure::usage(format!("{dataset}: no such dataset")).remedy("write its URI, path or SUBJECT").into());
+        return Err(Failure::usage(format!("{dataset}: no such dataset"))
+            .remedy("write its URI, path or SUBJECT")
+            .into());
     };
     if context.common.output == OutputFormat::Json {
         let rows = driver::datasets(&estate, &planned, &Default::default());
@@ -63,7 +65,13 @@ pub(super) fn roots_of(context: &Context, dataset: &str) -> (Vec<String>, String
 
 fn explain(out: &mut String, p: &Planned) -> std::fmt::Result {
     let effective = &p.governance.policy;
-    writeln!(out, "  version {}, {} fragments, {} rows", p.look.version(), p.layout.fragments.len(), show_count(p.look.head.rows()))?;
+    writeln!(
+        out,
+        "  version {}, {} fragments, {} rows",
+        p.look.version(),
+        p.layout.fragments.len(),
+        show_count(p.look.head.rows())
+    )?;
     writeln!(out, "  authority: {}", p.look.authority.as_str())?;
     if let Some(table) = &p.governance.table {
         writeln!(out, "  table: {table}")?;
@@ -76,11 +84,17 @@ fn explain(out: &mut String, p: &Planned) -> std::fmt::Result {
         squire_service::human::format_duration(effective.policy.retention),
         effective.policy.retain_versions
     )?;
-    for line in effective.clamped.iter().map(|c| format!("clamped: {c}")).chain(effective.table_config.iter().cloned()) {
+    for line in effective.clamped.iter().map(|c| format!("clamped: {c}")).chain(effective.table_config.iter().cloned())
+    {
         writeln!(out, "    {line}")?;
     }
     if let Some(pending) = &effective.pending {
-        writeln!(out, "    pending from {}: {}", pending.effective_at.format("%Y-%m-%d %H:%M UTC"), pending.changes.join(", "))?;
+        writeln!(
+            out,
+            "    pending from {}: {}",
+            pending.effective_at.format("%Y-%m-%d %H:%M UTC"),
+            pending.changes.join(", ")
+        )?;
     }
     for protection in &p.governance.protections {
         writeln!(out, "  protected: {} on {}", protection.level, protection.subject)?;
@@ -89,7 +103,13 @@ fn explain(out: &mut String, p: &Planned) -> std::fmt::Result {
         writeln!(out, "  block {} on {}: {}", block.id, block.subject, block.reason)?;
     }
     let target = &p.plan.target;
-    writeln!(out, "  target: {} rows per fragment, by {}; tier {}", show_count(target.rows), target.source, target.tier.as_deref().unwrap_or("none"))?;
+    writeln!(
+        out,
+        "  target: {} rows per fragment, by {}; tier {}",
+        show_count(target.rows),
+        target.source,
+        target.tier.as_deref().unwrap_or("none")
+    )?;
     for index in &p.layout.indices {
         writeln!(
             out,
@@ -125,7 +145,12 @@ fn plan(out: &mut String, plan: &DatasetPlan) -> std::fmt::Result {
     let indices: Vec<&str> = plan.rounds.iter().flat_map(|r| &r.indices).map(|i| i.name.as_str()).collect();
     verdict(out, "compact", &plan.compact, &format!("{removed} fragments in {tasks} tasks"))?;
     verdict(out, "optimize_indices", &plan.optimize_indices, &indices.join(", "))?;
-    let versions = format!("{} versions, {} files, {}", plan.removal.versions.len(), plan.removal.files.len(), show_bytes(plan.removal.bytes()));
+    let versions = format!(
+        "{} versions, {} files, {}",
+        plan.removal.versions.len(),
+        plan.removal.files.len(),
+        show_bytes(plan.removal.bytes())
+    );
     verdict(out, "cleanup", &plan.cleanup, &versions)
 }
 

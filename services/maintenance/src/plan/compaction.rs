@@ -31,24 +31,35 @@ pub fn gate(layout: &Layout, limits: &Limits) -> Option<Verdict> {
         return Some(verdict);
     }
     if let Some(name) = &layout.legacy_index {
-        return Some(Verdict::refused(StepReason::LegacyIndex, format!("full-text index {name} has the layout before partitions; rebuild it first")));
+        return Some(Verdict::refused(
+            StepReason::LegacyIndex,
+            format!("full-text index {name} has the layout before partitions; rebuild it first"),
+        ));
     }
     if let Some(why) = layout.old_client.as_ref().filter(|_| !limits.upgrade_index_format) {
-        return Some(Verdict::refused(StepReason::OldClients,
-            format!("{why}; a rewrite would take search from that client; set upgrade_index_format = true once all clients are newer"),
+        return Some(Verdict::refused(
+            StepReason::OldClients,
+            format!(
+                "{why}; a rewrite would take search from that client; set upgrade_index_format = true once all clients are newer"
+            ),
         ));
     }
     if let Some(index) = layout.indices.iter().find(|i| i.state == State::Unreadable) {
-        return Some(Verdict::refused(StepReason::UnreadableIndex, format!("index {} cannot be read, so it cannot be remapped", index.name)));
+        return Some(Verdict::refused(
+            StepReason::UnreadableIndex,
+            format!("index {} cannot be read, so it cannot be remapped", index.name),
+        ));
     }
     if layout.deferred_remaps {
-        return Some(Verdict::refused(StepReason::UnreadableIndex,
+        return Some(Verdict::refused(
+            StepReason::UnreadableIndex,
             "remaps deferred by another writer are pending; optimise its indices with that writer first",
         ));
     }
     let external = layout.fragments.iter().filter(|f| f.external).count();
     if external > 0 && external == layout.fragments.len() {
-        return Some(Verdict::refused(StepReason::ExternalBases,
+        return Some(Verdict::refused(
+            StepReason::ExternalBases,
             "its files lie under another base; a rewrite would copy them and leave the others to nobody",
         ));
     }
@@ -81,9 +92,8 @@ pub fn better_after_fold(layout: &Layout, target: &Target, limits: &Limits, now:
         return false;
     }
     let folded = tasks_by(layout, target, limits, |id| signature(layout, id, true));
-    let removed = |tasks: &[Task]| -> u64 {
-        tasks.iter().map(|t| (t.fragments.len() as u64).saturating_sub(t.outputs)).sum()
-    };
+    let removed =
+        |tasks: &[Task]| -> u64 { tasks.iter().map(|t| (t.fragments.len() as u64).saturating_sub(t.outputs)).sum() };
     removed(&folded) > removed(now)
 }
 
@@ -103,12 +113,7 @@ fn signature(layout: &Layout, id: u64, folded: bool) -> Vec<Uuid> {
     out
 }
 
-fn tasks_by(
-    layout: &Layout,
-    target: &Target,
-    limits: &Limits,
-    signature: impl Fn(u64) -> Vec<Uuid>,
-) -> Vec<Task> {
+fn tasks_by(layout: &Layout, target: &Target, limits: &Limits, signature: impl Fn(u64) -> Vec<Uuid>) -> Vec<Task> {
     let held = held_out(layout);
     let whole = layout.data_bytes() < limits.small_bytes || limits.quiet;
     let mut out = Vec::new();
@@ -136,8 +141,7 @@ fn is_candidate(fragment: &FragmentInfo, target: &Target) -> bool {
 }
 
 fn erases(fragment: &FragmentInfo) -> bool {
-    fragment.deleted_rows > 0
-        && fragment.deleted_rows as f64 >= DELETED_SHARE * fragment.physical_rows as f64
+    fragment.deleted_rows > 0 && fragment.deleted_rows as f64 >= DELETED_SHARE * fragment.physical_rows as f64
         || fragment.overlays > 10
 }
 

@@ -23,10 +23,16 @@ pub fn gate(layout: &Layout, limits: &Limits) -> Option<Verdict> {
         return Some(Verdict::nothing(StepReason::NoGain));
     }
     if let Some(name) = &layout.legacy_index {
-        return Some(Verdict::refused(StepReason::LegacyIndex, format!("full-text index {name} has the layout before partitions; rebuild it first")));
+        return Some(Verdict::refused(
+            StepReason::LegacyIndex,
+            format!("full-text index {name} has the layout before partitions; rebuild it first"),
+        ));
     }
     if let Some(why) = layout.old_client.as_ref().filter(|_| !limits.upgrade_index_format) {
-        return Some(Verdict::refused(StepReason::OldClients, format!("{why}; folding would take search from that client")));
+        return Some(Verdict::refused(
+            StepReason::OldClients,
+            format!("{why}; folding would take search from that client"),
+        ));
     }
     None
 }
@@ -83,7 +89,8 @@ pub fn verdict(layout: &Layout, planned: bool) -> Verdict {
         return Verdict::planned();
     }
     if let Some(index) = layout.indices.iter().find(|i| i.state == State::Unreadable) {
-        return Verdict::refused(StepReason::UnreadableIndex,
+        return Verdict::refused(
+            StepReason::UnreadableIndex,
             format!("index {}: {}", index.name, index.detail.as_deref().unwrap_or("it cannot be read")),
         );
     }

@@ -153,7 +153,13 @@ fn unclean(look: &Look) -> Vec<(StepReason, String)> {
     let mut add = |reason: StepReason, detail: String| out.push((reason, detail));
     if let Some(missing) = look.missing.first() {
         let n = look.missing.len();
-        add(StepReason::Unhealthy, format!("{n} files that HEAD names are not as recorded, {} first; an older version may be the only good one", missing.path));
+        add(
+            StepReason::Unhealthy,
+            format!(
+                "{n} files that HEAD names are not as recorded, {} first; an older version may be the only good one",
+                missing.path
+            ),
+        );
     }
     if let Some(index) = look.indices.iter().find(|i| i.state == State::Unreadable) {
         add(StepReason::Unhealthy, format!("index {} cannot be read, so its health is unknown", index.name));
@@ -192,13 +198,11 @@ fn old_client(look: &Look, policy: &Policy, now: DateTime<Utc>) -> Option<String
         return None;
     }
     let window = chrono::Duration::from_std(policy.reader_window).unwrap_or(chrono::Duration::MAX);
-    look.manifests
-        .iter()
-        .filter(|m| m.stamp.is_none() && now.signed_duration_since(m.time()) < window)
-        .find_map(|m| {
-            let (library, version) = m.writer.as_ref()?;
-            (library == "lance" && older_than_0_30(version)).then(|| format!("version {} was written by {library} {version}", m.version))
-        })
+    look.manifests.iter().filter(|m| m.stamp.is_none() && now.signed_duration_since(m.time()) < window).find_map(|m| {
+        let (library, version) = m.writer.as_ref()?;
+        (library == "lance" && older_than_0_30(version))
+            .then(|| format!("version {} was written by {library} {version}", m.version))
+    })
 }
 
 /// Whether a Lance version is before 0.30. What cannot be parsed is taken for old: refusing costs bytes, not data.

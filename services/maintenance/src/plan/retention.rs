@@ -12,8 +12,8 @@ use squire_lake::look::Look;
 use squire_lake::refs::KeepSet;
 use squire_service::report::{HoldReason, StepReason};
 
-use squire_service::config::Mode;
 use super::{Layout, Rules, Verdict};
+use squire_service::config::Mode;
 
 /// A version that stays although it is history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,7 +93,10 @@ fn refusal(layout: &Layout, rules: &Rules<'_>) -> Option<(StepReason, String)> {
         return pair(StepReason::RegistryLost, lost.to_string());
     }
     if let Some(unreadable) = rules.governance.unreadable.first() {
-        return pair(StepReason::ReferencesIncomplete, format!("a registry record in its scope cannot be read: {unreadable:?}"));
+        return pair(
+            StepReason::ReferencesIncomplete,
+            format!("a registry record in its scope cannot be read: {unreadable:?}"),
+        );
     }
     if !rules.settings.exclusive || !rules.governance.exclusive {
         return pair(StepReason::NotExclusive, "readers outside the estate may depend on its files".into());

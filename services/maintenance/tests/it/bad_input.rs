@@ -20,7 +20,8 @@ fn a_root_that_is_not_there_or_empty_is_an_empty_scan() {
 async fn odd_names_are_maintained_like_others() {
     let here = Here::new();
     let long = "x".repeat(200);
-    let odd = ["with space", "dollar$sign", "per%cent", "ha#sh", "ünï-код", "quote'd", "a+b&c=d", long.as_str(), "100%25"];
+    let odd =
+        ["with space", "dollar$sign", "per%cent", "ha#sh", "ünï-код", "quote'd", "a+b&c=d", long.as_str(), "100%25"];
     for name in odd {
         here.table(&format!("lake/{name}"), 3, 10).await;
     }

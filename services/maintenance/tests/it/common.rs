@@ -135,11 +135,8 @@ pub fn one_second() -> Vec<String> {
 pub fn wait_until_older(dir: &Path, age: std::time::Duration) {
     let deadline = std::time::Instant::now() + age * 3 + std::time::Duration::from_secs(5);
     loop {
-        let newest = tree(dir)
-            .iter()
-            .filter_map(|(p, _)| p.metadata().ok()?.modified().ok())
-            .max()
-            .expect("there are files");
+        let newest =
+            tree(dir).iter().filter_map(|(p, _)| p.metadata().ok()?.modified().ok()).max().expect("there are files");
         if newest.elapsed().is_ok_and(|e| e > age) {
             return;
         }

@@ -21,7 +21,9 @@ impl Made {
         let output = run_python(&python, &[script.to_str().expect("UTF-8"), &here.text("estate")]);
         assert_ok(&output, "make_estate.py");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
-        std::fs::File::create(here.path("facts.jsonl")).and_then(|mut f| f.write_all(text.as_bytes())).expect("written");
+        std::fs::File::create(here.path("facts.jsonl"))
+            .and_then(|mut f| f.write_all(text.as_bytes()))
+            .expect("written");
         let facts = text.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
         Some(Self { here, facts, python })
     }
@@ -78,16 +80,16 @@ fn a_hundred_versions_go_and_every_fact_still_holds() {
     let root = made.root();
     let mut args = vec!["sweep".to_string(), root.clone(), "--yes".into()];
     args.extend(one_second());
-    report(&args);
+    // The first sweep removes what was replaced more than a second before it, the second what the first replaced.
+    let removed = |swept: &Value| swept["totals"]["versions_removed"].as_u64().expect("a number");
+    let first = report(&args);
+    assert_ok(&made.check(true), "the stated facts after the first clean-up");
     wait_until_older(&made.here.path("estate/lake"), std::time::Duration::from_millis(1_200));
     let swept = report(&args);
-    let removed = swept["totals"]["versions_removed"].as_u64().expect("a number");
-    assert!(removed >= 100, "{removed} versions went");
-    assert!(swept["totals"]["reclaimed_bytes"].as_u64().expect("a number") > 0);
+    assert!(removed(&first) + removed(&swept) >= 100, "{} and {} versions went", removed(&first), removed(&swept));
+    assert!(removed(&swept) > 0 && swept["totals"]["reclaimed_bytes"].as_u64().expect("a number") > 0);
     assert_ok(&made.check(true), "the stated facts after clean-up");
     // The tagged version, the branch's parent and what the clone reads are still there by name.
-    let orders = row(&swept, "acme-silver/orders");
-    assert_eq!(orders["steps"]["cleanup"]["outcome"], "done");
     let retained: Vec<&str> = row(&swept, "acme-silver/models")["steps"]["cleanup"]["retained"]
         .as_array()
         .expect("retained")

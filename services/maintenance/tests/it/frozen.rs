@@ -96,3 +96,75 @@ async fn an_unreadable_freeze_is_not_taken_for_none() {
     let row = g.swept();
     assert_eq!(row["outcome"]["reason"], "registry_unreadable", "{row:#}");
 }
+
+/// What happens between a plan and its commits, with the very plan and apply of the command.
+async fn meanwhile(
+    g: &Governed,
+    after: &str,
+    act: impl Fn() + Send + Sync + 'static,
+) -> squire_maintenance::apply::Applied {
+    use squire_maintenance::{apply::Tools, driver, estate};
+    let roots = [g.here.text("lake")];
+    let config = squire_service::config::Loader::<squire_registry::Policy, squire_registry::Floors>::new(1)
+        .directory(g.here.path(""))
+        .env(Vec::<(String, String)>::new())
+        .load()
+        .expect("the defaults");
+    let open = estate::Estate::open(config, &roots, squire_service::clock::Clock::system(), Default::default());
+    let mut estate = open.await.expect("opened");
+    let settings = estate.settings(false, squire_maintenance::plan::Steps::ALL, false, None);
+    let planned = driver::plan_estate(&estate, &Default::default(), &settings, None).await;
+    let registry = estate.writable().await.expect("a registry");
+    let after = after.to_string();
+    if after.is_empty() {
+        act();
+    }
+    let tools = Tools {
+        estate,
+        registry,
+        settings,
+        rates: Default::default(),
+        shutdown: squire_service::shutdown::Shutdown::manual(),
+        graph: planned.graph.clone(),
+        progress: std::sync::Arc::new(move |text: &str| {
+            if !after.is_empty() && text.contains(&after) {
+                act();
+            }
+        }),
+        prepared: Default::default(),
+    };
+    let mut applied = driver::apply_estate(&tools, &planned).await;
+    applied.remove(&g.here.uri("lake/ns/t")).expect("applied").0
+}
+
+fn freeze(g: &Governed) -> impl Fn() + Send + Sync + 'static {
+    let at = format!("--registry={}/_squire", g.here.text("lake"));
+    move || assert_ok(&registry(&["protection", "set", "table/ns/t", "freeze", &at]), "freeze")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_between_plan_and_apply_stops_every_write() {
+    let g = Governed::new().await;
+    let before = dataset_tree(&g.here.path("lake/ns"));
+    let applied = meanwhile(&g, "", freeze(&g)).await;
+    assert_eq!(applied.skipped.map(|s| s.reason.as_str()), Some("frozen"));
+    assert_eq!(dataset_tree(&g.here.path("lake/ns")), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_that_arrives_during_the_pass_stops_the_next_commit() {
+    let g = Governed::new().await;
+    let lake = lake();
+    let mut sample =
+        squire_lake::sample::Sample::open(&lake, &g.here.uri("lake/ns/t"), Default::default()).await.expect("opened");
+    sample.index(squire_lake::sample::SampleIndex::BTree).await.expect("indexed");
+    for i in 0..4 {
+        sample.write(10, 1_000 + i * 10).await.expect("written");
+    }
+    let head = sample.version();
+    // The fold is the first commit; the freeze comes right after it, before the compaction.
+    let applied = meanwhile(&g, "folded", freeze(&g)).await;
+    assert_eq!(applied.commits.len(), 1, "{applied:?}");
+    let planned = report(&["plan", &g.here.text("lake")]);
+    assert_eq!(row(&planned, "ns/t")["before"]["version"], head + 1, "no version came after the freeze");
+}

@@ -88,9 +88,9 @@ fn a_covered_index_is_left_alone() {
 /// The widest fragment decides the size of a batch and of a fragment, not the average: 124 GB of memory.
 #[test]
 fn the_widest_fragment_decides_the_target() {
-    let l = layout(vec![fragment(0, 1_000, 0, 1_000_000), fragment(1, 10, 0, 1 << 30)], vec![]);
+    let l = layout(vec![fragment(0, 1_000, 0, 1_000_000), fragment(1, 8, 0, 1 << 30)], vec![]);
     let t = target::decide(&l, &governance(&Policy::default()), &settings());
-    assert_eq!((t.rows, t.source.as_str()), (10, "bytes"));
+    assert_eq!((t.rows, t.source.as_str()), (8, "bytes"));
 }
 
 /// An index this build cannot open addresses rows that a rewrite would move.

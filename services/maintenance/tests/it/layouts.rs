@@ -57,9 +57,9 @@ pub fn index(name: &str, kind: &str, segments: &[&[u32]], fragments: &[FragmentI
             bytes: 1_000 * ids.len() as u64,
         })
         .collect();
-    let covered: RoaringBitmap = segments.iter().filter_map(|s| s.fragments.clone()).fold(RoaringBitmap::new(), |a, b| a | b);
-    let unindexed =
-        fragments.iter().filter(|f| !covered.contains(f.id as u32)).map(FragmentInfo::rows).sum::<u64>();
+    let covered: RoaringBitmap =
+        segments.iter().filter_map(|s| s.fragments.clone()).fold(RoaringBitmap::new(), |a, b| a | b);
+    let unindexed = fragments.iter().filter(|f| !covered.contains(f.id as u32)).map(FragmentInfo::rows).sum::<u64>();
     IndexInfo {
         name: name.into(),
         kind: kind.into(),
@@ -108,18 +108,23 @@ pub fn decisions(layout: &Layout, policy: &Policy, settings: &Settings) -> Strin
     let rules = rules(&governance, settings);
     let target = target::decide(layout, &governance, settings);
     let work = plan::work(layout, &rules, &target);
-    let mut out = format!("target: {} rows by {} (tier {:?} from {})\n", target.rows, target.source, target.tier, target.tier_source);
-    let say = |v: &plan::Verdict| {
-        format!("{}{}", v.outcome, v.reason.map(|r| format!(" ({r})")).unwrap_or_default())
-    };
+    let mut out = format!(
+        "target: {} rows by {} (tier {:?} from {})\n",
+        target.rows, target.source, target.tier, target.tier_source
+    );
+    let say = |v: &plan::Verdict| format!("{}{}", v.outcome, v.reason.map(|r| format!(" ({r})")).unwrap_or_default());
     out += &format!("compact: {}\noptimize_indices: {}\n", say(&work.compact), say(&work.optimize_indices));
     for (i, round) in work.rounds.iter().enumerate() {
         out += &format!("round {}\n", i + 1);
         for t in &round.tasks {
-            out += &format!("  merge {:?}: {} rows, {} bytes -> {} fragments\n", t.fragments, t.rows, t.bytes, t.outputs);
+            out +=
+                &format!("  merge {:?}: {} rows, {} bytes -> {} fragments\n", t.fragments, t.rows, t.bytes, t.outputs);
         }
         for w in &round.indices {
-            out += &format!("  {} {}: {} rows, {} -> {} segments\n", w.action, w.name, w.rows, w.segments_before, w.segments_after);
+            out += &format!(
+                "  {} {}: {} rows, {} -> {} segments\n",
+                w.action, w.name, w.rows, w.segments_before, w.segments_after
+            );
         }
     }
     out += &format!(
@@ -209,5 +214,7 @@ fn a_tier_read_from_the_uri_bounds_only_wide_rows() {
         uri: "s3://lake/medallion/bronze".into(),
         ..layout((0..10).map(|i| fragment(i, 200, 0, 40 << 20)).collect(), vec![])
     };
-    insta::assert_snapshot!(decisions(&narrow, &Policy::default(), &settings()) + &decisions(&wide, &Policy::default(), &settings()));
+    insta::assert_snapshot!(
+        decisions(&narrow, &Policy::default(), &settings()) + &decisions(&wide, &Policy::default(), &settings())
+    );
 }

@@ -1,5 +1,7 @@
 //! Integration tests of the pass: the real binary on real Lance files, and the planner on described layouts.
 
+#![allow(unreachable_pub, missing_docs)]
+
 mod bad_input;
 mod common;
 mod config_keys;

@@ -9,23 +9,27 @@ use super::layouts::{fragment, governance, index, layout, rules, settings};
 
 fn any_layout() -> impl Strategy<Value = plan::Layout> {
     let one = (1_u64..5_000, 0_u64..100, 1_u64..200_000_000);
-    (proptest::collection::vec(one, 0..24), 0_usize..4, 0_usize..25, 0_usize..3).prop_map(|(list, n_indices, covered, segments)| {
-        let fragments: Vec<FragmentInfo> = list
-            .into_iter()
-            .enumerate()
-            .map(|(i, (rows, deleted_percent, bytes))| fragment(i as u64, rows, rows * deleted_percent / 100, bytes))
-            .collect();
-        let ids: Vec<u32> = (0..covered.min(fragments.len()) as u32).collect();
-        let kinds = ["BTREE", "ZONEMAP", "INVERTED", "IVF_PQ"];
-        let indices = (0..n_indices)
-            .map(|k| {
-                let cut = ids.len() / (segments + 1);
-                let (a, b) = ids.split_at(cut);
-                index(kinds[k], kinds[k], &[a, b], &fragments)
-            })
-            .collect();
-        layout(fragments, indices)
-    })
+    (proptest::collection::vec(one, 0..24), 0_usize..4, 0_usize..25, 0_usize..3).prop_map(
+        |(list, n_indices, covered, segments)| {
+            let fragments: Vec<FragmentInfo> = list
+                .into_iter()
+                .enumerate()
+                .map(|(i, (rows, deleted_percent, bytes))| {
+                    fragment(i as u64, rows, rows * deleted_percent / 100, bytes)
+                })
+                .collect();
+            let ids: Vec<u32> = (0..covered.min(fragments.len()) as u32).collect();
+            let kinds = ["BTREE", "ZONEMAP", "INVERTED", "IVF_PQ"];
+            let indices = (0..n_indices)
+                .map(|k| {
+                    let cut = ids.len() / (segments + 1);
+                    let (a, b) = ids.split_at(cut);
+                    index(kinds[k], kinds[k], &[a, b], &fragments)
+                })
+                .collect();
+            layout(fragments, indices)
+        },
+    )
 }
 
 proptest! {

@@ -50,9 +50,7 @@ async fn a_removed_registry_reclaims_nothing_under_its_root() {
 
     std::fs::remove_dir_all(here.path("lake/_squire")).expect("removed");
     wait_until_older(&here.path("lake/held"), std::time::Duration::from_millis(1_200));
-    let names = || -> Vec<_> {
-        dataset_tree(&here.path("lake/held")).into_iter().map(|(p, _)| p).collect()
-    };
+    let names = || -> Vec<_> { dataset_tree(&here.path("lake/held")).into_iter().map(|(p, _)| p).collect() };
     let before = names();
     let lost = sweep(&root);
     let cleanup = &row(&lost, "/held")["steps"]["cleanup"];

@@ -1,8 +1,12 @@
 //! Parents before children, and containers that refuse to go.
 
-use squire_registry::{Error, Kind, Level, NewTable, Subject, TableChanges};
+use std::sync::Arc;
 
-use crate::support::{Lake, none, path};
+use object_store::memory::InMemory;
+use squire_registry::{Error, Kind, Level, NewTable, Registry, Root, Subject, TableChanges};
+use tokio::sync::Notify;
+
+use crate::support::{Fault, Lake, Tampered, actor, none, path};
 
 fn new(name: &str, location: &str) -> NewTable {
     NewTable { path: path(name), location: location.into(), tier: None, labels: vec![], declare: false }
@@ -75,6 +79,22 @@ async fn of_concurrent_registrations_of_one_location_one_wins() {
     assert_eq!(done.iter().filter(|r| r.is_ok()).count(), 1);
     let snapshot = lake.registry.snapshot().await.unwrap();
     assert_eq!(snapshot.tables().count(), 1);
+    assert_eq!(squire_registry::check(&snapshot), []);
+}
+
+#[tokio::test]
+async fn of_concurrent_registrations_of_one_name_the_losers_give_their_locations_back() {
+    let lake = Lake::new().await;
+    let tries = (0..8).map(|n| {
+        let location = format!("x{n}.lance");
+        lake.bytes(&location);
+        let registry = lake.registry.clone();
+        async move { registry.table_create(new("sales/t", &location), &none(), None).await }
+    });
+    let done = futures::future::join_all(tries.collect::<Vec<_>>()).await;
+    assert_eq!(done.iter().filter(|r| r.is_ok()).count(), 1);
+    let snapshot = lake.registry.snapshot().await.unwrap();
+    assert_eq!(snapshot.counts()[&squire_registry::Collection::Locations], (1, 0));
     assert_eq!(squire_registry::check(&snapshot), []);
 }
 
@@ -183,14 +203,8 @@ async fn a_reused_id_inherits_nothing() {
     assert_eq!(squire_registry::check(&snapshot), []);
 }
 
-#[tokio::test]
-async fn a_creator_whose_parent_went_rolls_back() {
-    use crate::support::{Fault, Tampered, actor};
-    use object_store::memory::InMemory;
-    use squire_registry::{Registry, Root};
-    use std::sync::Arc;
-    use tokio::sync::Notify;
-
+/// A registry with `namespace/a`, through a plain store and through one that can be held up.
+async fn two_handles() -> (Registry, Registry, Arc<Tampered>, tempfile::TempDir) {
     let inner = Arc::new(InMemory::new());
     let tampered = Arc::new(Tampered::new(inner.clone()));
     let at = |store| Root::with_store(store, object_store::path::Path::from("c"), "s3://bucket/c");
@@ -200,7 +214,12 @@ async fn a_creator_whose_parent_went_rolls_back() {
     let root = tempfile::tempdir().unwrap();
     fast.warehouse_create("w", "p", root.path().to_str().unwrap(), true, &none(), None).await.unwrap();
     fast.namespace_create(&path("a"), Some("w"), None).await.unwrap();
+    (fast, slow, tampered, root)
+}
 
+#[tokio::test]
+async fn a_creator_whose_parent_went_rolls_back() {
+    let (fast, slow, tampered, _root) = two_handles().await;
     let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     tampered.next("v1/namespaces/a%2Fb/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
     let creator = tokio::spawn(async move { slow.namespace_create(&path("a/b"), None, None).await });
@@ -210,6 +229,21 @@ async fn a_creator_whose_parent_went_rolls_back() {
     let error = creator.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error}");
     assert_eq!(fast.snapshot().await.unwrap().namespaces().count(), 0);
+}
+
+#[tokio::test]
+async fn a_drop_that_meets_a_new_child_is_taken_back() {
+    let (fast, slow, tampered, _root) = two_handles().await;
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/namespaces/a/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let dropper = tokio::spawn(async move { slow.container_drop(&Subject::Namespace(path("a")), false, None).await });
+    arrived.notified().await;
+    fast.namespace_create(&path("a/b"), None, None).await.unwrap();
+    go.notify_one();
+    let error = dropper.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("namespace/a/b"), "{error}");
+    fast.namespace_create(&path("a/c"), None, None).await.unwrap();
+    assert_eq!(squire_registry::check(&fast.snapshot().await.unwrap()), []);
 }
 
 #[tokio::test]

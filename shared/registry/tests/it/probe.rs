@@ -28,7 +28,8 @@ async fn a_store_that_overwrites_is_refused_and_left_clean() {
     let (store, made) = init_on(tampered).await;
     let error = made.unwrap_err();
     assert_eq!(error.kind(), Kind::LyingStore, "{error}");
-    assert!(error.to_string().contains("s3://bucket"), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("s3://bucket") && text.contains("overwrote an object that was there"), "{text}");
     assert_eq!(objects(&store).await, Vec::<String>::new());
 }
 

@@ -129,11 +129,12 @@ async fn protections_that_vanish_without_a_tombstone_are_found() {
     r.unprotect(&Subject::Project("p".into()), Some("done")).await.unwrap();
     assert_eq!(protections_vanished(&run, &r.snapshot().await.unwrap()), []);
 
-    // Removed behind the registry's back: found, also when another one is made in its place.
+    // Removed behind the registry's back: found, also when others are made in its place.
     fs::remove_dir_all(lake.dir.path().join("_squire/v1/protection/warehouse%2Fw")).unwrap();
     let found = protections_vanished(&run, &r.snapshot().await.unwrap());
     assert_eq!((found.len(), found[0].collection, found[0].before, found[0].now), (1, Collection::Protection, 2, 0));
     r.protect(&Subject::Namespace(path("sales")), Level::NoDrop, None).await.unwrap();
+    r.protect(&Subject::Project("p".into()), Level::NoDrop, None).await.unwrap();
     assert_eq!(protections_vanished(&run, &r.snapshot().await.unwrap()).len(), 1);
 }
 

@@ -1,0 +1,171 @@
+//! Version clean-up: nothing goes that anybody names.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use squire_lake::clean::{self, Rate, removal};
+use squire_lake::look::{Look, owner};
+use squire_lake::refs::{CloneGraph, KeepSet};
+use squire_lake::sample::{Sample, SampleIndex};
+
+use super::support::*;
+
+fn rate() -> Rate {
+    Rate::new(100_000)
+}
+
+async fn apply(look: &Look, going: &BTreeSet<u64>) -> clean::Cleaned {
+    let plan = removal(look, going, &KeepSet::Complete(BTreeSet::new())).expect("complete");
+    let place = lake().place(&look.uri).await.expect("a place");
+    clean::apply(&place, &plan, &rate(), || async { Ok(()) }, |_| {}).await.expect("applied")
+}
+
+/// Every file that any manifest still there names is there.
+async fn assert_whole(uri: &str) {
+    let now = seen(uri).await;
+    let listed: BTreeSet<String> = now.listing.entries.iter().filter_map(|e| owner(&e.path)).collect();
+    for path in now.uses.paths() {
+        // A deletion of all rows or an untrained index may name an empty directory.
+        assert!(listed.contains(path), "{path} is named and gone");
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// For any history and any choice of versions, every path that a surviving manifest names exists.
+    #[test]
+    fn every_path_that_a_surviving_manifest_names_exists(
+        steps in proptest::collection::vec(0_u8..7, 3..14),
+        choice in proptest::collection::vec(any::<bool>(), 32),
+    ) {
+        runtime().block_on(async {
+            let (_dir, uri) = place();
+            let mut sample = table(&uri, 2, 20).await;
+            for (i, step) in steps.iter().enumerate() {
+                let start = 1_000 * (i as i64 + 1);
+                match step {
+                    0 | 1 => { sample.write(10, start).await.expect("append"); }
+                    2 => { sample.delete(&format!("id % 7 = {}", i % 7)).await.expect("delete"); }
+                    3 => { sample.overwrite(15, start).await.expect("overwrite"); }
+                    4 => { sample.index(SampleIndex::BTree).await.expect("index"); }
+                    5 => { sample.tag(&format!("t{i}"), sample.version()).await.expect("tag"); }
+                    _ => { sample.branch(&format!("b{i}"), sample.version()).await.expect("branch"); }
+                }
+            }
+            let look = seen(&uri).await;
+            let named: BTreeSet<u64> = look.tags.values().map(|t| t.version).chain(look.branches.values().map(|b| b.1)).collect();
+            let going: BTreeSet<u64> = look
+                .versions()
+                .iter()
+                .map(|(_, m)| m.version)
+                .zip(&choice)
+                .filter(|(v, go)| **go && *v != look.version() && !named.contains(v))
+                .map(|(v, _)| v)
+                .collect();
+            let cleaned = apply(&look, &going).await;
+            assert_eq!(cleaned.versions.iter().copied().collect::<BTreeSet<_>>(), going);
+            assert_whole(&uri).await;
+            let lake = lake();
+            Sample::ids(&lake, &uri, None).await.expect("HEAD reads");
+            for v in named {
+                Sample::ids(&lake, &uri, Some(v)).await.expect("a named version reads");
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_we_remove_is_what_lance_would_verify() {
+    let (_dir, uri) = place();
+    let mut sample = table(&uri, 3, 20).await;
+    sample.index(SampleIndex::BTree).await.expect("indexed");
+    sample.overwrite(20, 500).await.expect("overwritten");
+    sample.delete("id = 501").await.expect("deleted");
+    let look = seen(&uri).await;
+    let going: BTreeSet<u64> = (1..look.version()).collect();
+    let plan = removal(&look, &going, &KeepSet::Complete(BTreeSet::new())).expect("complete");
+    let mut ours: Vec<String> =
+        plan.files.iter().map(|f| f.path.clone()).chain(plan.versions.iter().map(|v| v.manifest.clone())).collect();
+    ours.sort();
+    let theirs = squire_lake::sample::lance_would_remove(&lake(), &uri).await.expect("explained");
+    assert_eq!(ours, theirs);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clones_files_stay_and_the_versions_go() {
+    let (_dir, uri) = place();
+    let clone = format!("{uri}-clone");
+    let mut sample = table(&uri, 3, 20).await;
+    sample.clone_to(&clone).await.expect("cloned");
+    sample.overwrite(5, 900).await.expect("overwritten");
+    let mut graph = CloneGraph::default();
+    graph.add(&clone, seen(&clone).await.reads);
+    let look = seen(&uri).await;
+    let plan = removal(&look, &(1..look.version()).collect(), &graph.keep_set(&uri)).expect("complete");
+    assert_eq!(plan.versions.len(), 3);
+    assert!(plan.files.iter().all(|f| !f.path.starts_with("data/")), "{:?}", plan.files);
+    let place = lake().place(&uri).await.expect("a place");
+    clean::apply(&place, &plan, &rate(), || async { Ok(()) }, |_| {}).await.expect("applied");
+    assert_eq!(Sample::ids(&lake(), &clone, None).await.expect("the clone reads").len(), 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_incomplete_keep_set_removes_nothing() {
+    let (_dir, uri) = place();
+    table(&uri, 3, 20).await;
+    let look = seen(&uri).await;
+    let mut graph = CloneGraph::default();
+    graph.add_unread("s3://other/bucket");
+    let why = removal(&look, &(1..look.version()).collect(), &graph.keep_set(&uri)).expect_err("refused");
+    assert!(why[0].contains("s3://other/bucket"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tag_made_between_plan_and_apply_keeps_its_version() {
+    let (_dir, uri) = place();
+    let mut sample = table(&uri, 5, 20).await;
+    let look = seen(&uri).await;
+    sample.tag("late", 2).await.expect("tagged");
+    let cleaned = apply(&look, &(1..5).collect()).await;
+    assert!(cleaned.stopped.as_deref().is_some_and(|w| w.contains("late")), "{cleaned:?}");
+    assert!(cleaned.versions.is_empty());
+    assert_eq!(Sample::ids(&lake(), &uri, Some(2)).await.expect("the tagged version reads").len(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_made_between_plan_and_apply_keeps_its_files() {
+    let (_dir, uri) = place();
+    let mut sample = table(&uri, 2, 20).await;
+    sample.overwrite(5, 900).await.expect("overwritten");
+    let look = seen(&uri).await;
+    sample.restore(2).await.expect("restored");
+    let cleaned = apply(&look, &(1..3).collect()).await;
+    assert!(cleaned.stopped.is_some(), "{cleaned:?}");
+    assert_eq!(Sample::ids(&lake(), &uri, None).await.expect("HEAD reads").len(), 40);
+    assert_whole(&uri).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_the_plan_names_is_deleted() {
+    let (dir, uri) = place();
+    table(&uri, 5, 20).await;
+    let stray = dir.path().join("t/data/stray.lance");
+    std::fs::write(&stray, b"nobody names me").expect("written");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(30 * 86_400);
+    std::fs::File::options().write(true).open(&stray).and_then(|f| f.set_modified(old)).expect("touched");
+    let look = seen(&uri).await;
+    let plan = removal(&look, &(1..5).collect(), &KeepSet::Complete(BTreeSet::new())).expect("complete");
+    let before: BTreeSet<String> = look.listing.entries.iter().map(|e| e.path.clone()).collect();
+    apply(&look, &(1..5).collect()).await;
+    let after: BTreeSet<String> = seen(&uri).await.listing.entries.iter().map(|e| e.path.clone()).collect();
+    let gone: BTreeSet<String> = before.difference(&after).cloned().collect();
+    let named: BTreeSet<String> =
+        plan.files.iter().map(|f| f.path.clone()).chain(plan.versions.iter().map(|v| v.manifest.clone())).collect();
+    assert_eq!(gone, named);
+    assert!(stray.exists());
+}

@@ -1,0 +1,71 @@
+//! What a look says of real datasets.
+
+use squire_lake::authority::Authority;
+use squire_lake::index::State;
+use squire_lake::sample::{Sample, SampleIndex};
+
+use super::support::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_agrees_with_what_was_written() {
+    let (_dir, uri) = place();
+    let mut sample = table(&uri, 4, 25).await;
+    sample.index(SampleIndex::BTree).await.expect("indexed");
+    sample.write(25, 500).await.expect("written");
+    sample.delete("id < 5").await.expect("deleted");
+    sample.tag("v2", 2).await.expect("tagged");
+    sample.branch("dev", 3).await.expect("branched");
+    let look = seen(&uri).await;
+    assert_eq!(look.authority, Authority::Linear);
+    assert_eq!((look.version(), look.fragments.len(), look.head.rows()), (7, 5, 120));
+    assert_eq!(look.fragments.iter().map(|f| f.deleted_rows).sum::<u64>(), 5);
+    assert_eq!(look.tags["v2"].version, 2);
+    assert_eq!(look.branches["dev"].1, 3);
+    let index = &look.indices[0];
+    assert_eq!((index.kind.as_str(), index.unindexed_rows, index.state), ("BTREE", 25, State::Lagging));
+    assert!(look.missing.is_empty() && look.unreadable.is_empty() && look.nested.is_empty());
+    assert!(look.manifests.iter().all(|m| m.operation.is_some()), "every transaction is inline");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_data_file_is_seen() {
+    let (dir, uri) = place();
+    table(&uri, 3, 10).await;
+    let data = dir.path().join("t/data");
+    let victim = std::fs::read_dir(&data).expect("data").flatten().next().expect("a file").path();
+    std::fs::remove_file(&victim).expect("removed");
+    let look = seen(&uri).await;
+    assert_eq!(look.missing.len(), 1);
+    assert!(victim.ends_with(look.missing[0].path.trim_start_matches("data/")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreadable_old_manifest_is_a_value_and_not_an_error() {
+    let (dir, uri) = place();
+    table(&uri, 3, 10).await;
+    let versions = dir.path().join("t/_versions");
+    // Version 1 has the largest V2 name.
+    let oldest = std::fs::read_dir(&versions)
+        .expect("versions")
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.extension().is_some_and(|e| e == "manifest"))
+        .max()
+        .expect("a manifest");
+    std::fs::write(&oldest, b"cut").expect("written");
+    let look = seen(&uri).await;
+    assert_eq!((look.version(), look.unreadable.len()), (3, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_reads_its_sources_files() {
+    let (_dir, uri) = place();
+    let clone = format!("{uri}-clone");
+    let mut sample: Sample = table(&uri, 3, 10).await;
+    sample.clone_to(&clone).await.expect("cloned");
+    let look = seen(&clone).await;
+    assert!(look.fragments.iter().all(|f| f.external));
+    assert_eq!(look.reads.len(), 1);
+    assert!(look.reads.keys().all(|t| t.may_be(&uri)));
+    assert!(seen(&uri).await.reads.is_empty());
+}

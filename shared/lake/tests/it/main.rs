@@ -1,0 +1,8 @@
+//! Integration tests of the lake on real Lance files.
+
+#![allow(unreachable_pub, missing_docs)]
+
+mod clean;
+mod hook;
+mod look;
+mod support;
