@@ -1,4 +1,4 @@
-# make demo · make test · make lint · make test-long · make bench
+# make demo · make test · make lint · make test-long
 #
 # What the machine lacks is installed with its own package manager, or named in one line.
 
@@ -8,8 +8,11 @@ PYTHON ?= python3
 VENV := $(CACHE)/venv
 DEMO := $(CURDIR)/demo-lake
 BIN := $(CARGO_TARGET_DIR)/debug
+# Generators that other writers made, where they lie beside the checkout; the tests that use them say so when they do not.
+SHARED := $(or $(TEST_SHARED),$(abspath ../shared))
+TESTS := TEST_PYTHON="$(VENV)/bin/python" TEST_SHARED="$(SHARED)" cargo test --workspace --lib --bins --tests --no-fail-fast
 
-.PHONY: help demo test lint test-long bench fuzz tools python clean-demo
+.PHONY: help demo build test lint test-long tools python
 
 help:
 	@sed -n '1,3p' Makefile
@@ -24,21 +27,21 @@ $(VENV)/.ready: tests/requirements.txt
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	@touch $@
 
-demo: tools
-	cargo build --bin squire-maintenance --bin squire-registry
+# All targets at once: cargo unites the features of tests and programs only then, and Lance is compiled once for both.
+build: tools
+	cargo build --workspace --all-targets
+
+demo: build
 	@rm -rf "$(DEMO)"
 	@scripts/demo.sh "$(BIN)" "$(DEMO)"
 
-test: tools python
+test: build python
 	cargo fmt --all --check
-	cargo build --workspace --bins
-	SQUIRE_PYTHON="$(VENV)/bin/python" cargo test --workspace --lib --bins --tests
+	$(TESTS)
 
 lint: tools
 	cargo clippy --workspace --all-targets -- -D warnings
 
-test-long: tools python
-	SQUIRE_PYTHON="$(VENV)/bin/python" cargo test --workspace --tests -- --ignored
-
-clean-demo:
-	@rm -rf "$(DEMO)"
+# What takes longer than a few minutes; none yet beyond `make test` (see docs/testing.md).
+test-long: test
+	$(TESTS) -- --ignored

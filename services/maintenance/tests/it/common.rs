@@ -147,18 +147,18 @@ pub fn wait_until_older(dir: &Path, age: std::time::Duration) {
 
 /// The folder with the generators that other people wrote, or a loud skip.
 pub fn shared(test: &str) -> Option<PathBuf> {
-    let dir = std::env::var_os("SQUIRE_SHARED").map(PathBuf::from).filter(|p| p.join("tools").is_dir());
+    let dir = std::env::var_os("TEST_SHARED").map(PathBuf::from).filter(|p| p.join("tools").is_dir());
     if dir.is_none() {
-        eprintln!("SKIPPED {test}: SQUIRE_SHARED names no folder with tools/make_estate.py");
+        eprintln!("SKIPPED {test}: TEST_SHARED names no folder with tools/make_estate.py");
     }
     dir
 }
 
 /// The Python with pylance and lancedb, or a loud skip.
 pub fn python(test: &str) -> Option<String> {
-    let python = std::env::var("SQUIRE_PYTHON").ok();
+    let python = std::env::var("TEST_PYTHON").ok();
     if python.is_none() {
-        eprintln!("SKIPPED {test}: SQUIRE_PYTHON names no Python with pylance (run `make test`)");
+        eprintln!("SKIPPED {test}: TEST_PYTHON names no Python with pylance (run `make test`)");
     }
     python
 }

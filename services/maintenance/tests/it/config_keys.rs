@@ -68,7 +68,7 @@ async fn every_key_of_the_pass_changes_a_plan() {
             &["--set", "policy.settle_after=30d", "--set", "estate.small_bytes=1B"],
             &["--set", "policy.settle_after=1d", "--set", "estate.small_bytes=1B"],
         ),
-        (&[], &["--set", "estate.tiers={silver=10,x=1}"]),
+        (&[], &["--set", "estate.tiers={}"]),
         (&[], &["--set", "estate.exclude=[\"acme-silver/*\"]"]),
         (&[], &["--set", "estate.include=[\"nothing\"]"]),
         (&[], &["--set", "estate.maintain=registered"]),

@@ -14,4 +14,6 @@ mod plan_files;
 mod plan_laws;
 mod registry_lost;
 mod replaced_at;
+mod s3;
+mod signals;
 mod verification;

@@ -21,9 +21,14 @@ pub fn display_name(uri: &str, roots: &[String]) -> String {
         Some(rest) => rest,
         None => uri.trim_end_matches('/'),
     };
-    match name.strip_suffix(".lance") {
-        Some(cut) if !cut.is_empty() && !cut.ends_with('/') => cut.to_owned(),
-        _ => name.to_owned(),
+    let name = match name.strip_suffix(".lance") {
+        Some(cut) if !cut.is_empty() && !cut.ends_with('/') => cut,
+        _ => name,
+    };
+    // What lies under a root is read by people; a whole URI stays one.
+    match under {
+        Some(_) => percent_encoding::percent_decode_str(name).decode_utf8_lossy().into_owned(),
+        None => name.to_owned(),
     }
 }
 

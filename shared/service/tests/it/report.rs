@@ -227,7 +227,7 @@ fn requests_cost_what_the_prices_say_and_nothing_is_known_without_prices() {
 #[case("file:///lake/bronze/events.lance/", "bronze/events")]
 #[case("/lake", "lake")]
 #[case("/lakes/x.lance", "/lakes/x")]
-#[case("/lake/a b$c%20#d.lance", "a b$c%20#d")]
+#[case("/lake/a b$c%20#d.lance", "a b$c #d")]
 #[case("/lake/.lance", ".lance")]
 #[case("/lake/deep/root/x.lance", "x")]
 #[case("s3://b/t.lance", "s3://b/t")]
