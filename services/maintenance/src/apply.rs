@@ -638,10 +638,19 @@ impl<'a> Pass<'a> {
 
     /// Plans the clean-up on a fresh look and applies what both plans name.
     async fn cleanup(&mut self, verified: bool) {
-        // Another step's failure does not stop clean-up; an unverified rewrite does.
-        if !verified {
-            let why = self.out.failures.values().map(|(_, text)| text.clone()).next().unwrap_or_default();
-            self.out.cleanup_verdict = Some(plan::Verdict::refused(StepReason::VerifyFailed, why));
+        // Another step's failure does not stop clean-up; an unverified rewrite does, and so does a file that could not be
+        // read although its size is right: an older version may be the only good one.
+        let damaged = self.out.failures.values().find(|(kind, _)| *kind == FailureKind::Damaged);
+        let refused = match (verified, damaged) {
+            (false, _) => {
+                let why = self.out.failures.values().map(|(_, text)| text.clone()).next();
+                Some((StepReason::VerifyFailed, why.unwrap_or_default()))
+            }
+            (true, Some((_, why))) => Some((StepReason::Unhealthy, why.clone())),
+            (true, None) => None,
+        };
+        if let Some((reason, why)) = refused {
+            self.out.cleanup_verdict = Some(plan::Verdict::refused(reason, why));
             return;
         }
         let now: DateTime<Utc> = self.tools.estate.now();
@@ -663,7 +672,9 @@ impl<'a> Pass<'a> {
         let (verdict, removal, retained) = plan::retention::plan(&fresh, &layout, &keep, &rules);
         self.out.retained = Some(retained);
         if !verdict.is_planned() {
-            self.out.cleanup_verdict = Some(verdict);
+            let detail = "the plan named versions that today's policy, refs or clones keep".to_string();
+            self.out.cleanup_verdict =
+                Some(plan::Verdict { detail: verdict.detail.clone().or(Some(detail)), ..verdict });
             return;
         }
         let removal = only_planned(removal, &self.plan.removal);

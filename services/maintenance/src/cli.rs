@@ -401,7 +401,7 @@ impl Context {
         let selection = Selection { datasets: args.datasets, due: args.due, limit: args.limit };
         let planned = driver::plan_estate(&estate, &selection, &settings, None).await;
         refuse_empty(&estate, &planned, &selection)?;
-        self.carry_out(&mut estate, planned, settings, ReportKind::Sweep, args.yes).await
+        self.carry_out(&mut estate, planned, settings, ReportKind::Sweep, (args.yes, Some(&selection))).await
     }
 
     async fn apply(&self, path: &std::path::Path, datasets: Vec<String>) -> anyhow::Result<Exit> {
@@ -415,7 +415,8 @@ impl Context {
             return Err(Failure::refused("the plan is empty: there is nothing to apply").into());
         }
         let uris: Vec<String> = by_uri.keys().cloned().collect();
-        let mut estate = self.estate(&common_roots(&uris), PolicyFlags::default(), None).await?;
+        let flags = by_uri.values().next().map(|p| p.flags.clone()).unwrap_or_default();
+        let mut estate = self.estate(&common_roots(&uris), flags, None).await?;
         let ours = estate.registry.as_ref().map(|r| r.id());
         if estate_id.is_some() && estate_id != ours {
             return Err(Failure::refused("the plan was made for another estate")
@@ -427,17 +428,17 @@ impl Context {
         let selection = Selection { datasets: wanted, due: false, limit: None };
         let mut planned = driver::plan_estate(&estate, &selection, &settings, None).await;
         bind(&mut planned, by_uri);
-        self.carry_out(&mut estate, planned, settings, ReportKind::Apply, true).await
+        self.carry_out(&mut estate, planned, settings, ReportKind::Apply, (true, None)).await
     }
 
     /// Asks, makes the registry if it is new, opens the run, applies, closes the run, reports.
     async fn carry_out(
         &self,
         estate: &mut Estate,
-        planned: PlannedEstate,
+        mut planned: PlannedEstate,
         settings: Settings,
         kind: ReportKind,
-        yes: bool,
+        (yes, again): (bool, Option<&Selection>),
     ) -> anyhow::Result<Exit> {
         let work = plans(&planned).any(|p| !p.is_empty());
         if !work || settings.mode == Mode::Observe {
@@ -448,7 +449,12 @@ impl Context {
             return Err(Failure::usage("nothing was done: the question was not answered with yes").into());
         }
         let shutdown = Shutdown::install()?;
+        let new = estate.registry.is_none();
         let registry = estate.writable().await?;
+        // Somebody else's first sweep may have made the registry meanwhile: what it says counts.
+        if let Some(selection) = again.filter(|_| new) {
+            planned = driver::plan_estate(estate, selection, &settings, None).await;
+        }
         registry.run_open(self.run_record(estate, &registry, kind)).await?;
         let progress = Progress::new(self.common.quiet);
         let bar = progress.spinner("sweeping");
@@ -558,7 +564,7 @@ fn bind(planned: &mut PlannedEstate, mut by_uri: HashMap<String, DatasetPlan>) {
     for candidate in &mut planned.candidates {
         let Case::Planned(p) = &mut candidate.case else { continue };
         match by_uri.remove(&candidate.uri) {
-            Some(plan) if plan.read_version == p.look.version() => p.plan = plan,
+            Some(plan) if plan.read_version == p.look.version() && plan.head_id == p.layout.head_id => p.plan = plan,
             found => {
                 let detail = match found {
                     Some(plan) => {

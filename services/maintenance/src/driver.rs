@@ -13,7 +13,9 @@ use squire_lake::look::{Look, Looked, look};
 use squire_lake::refs::{CloneGraph, KeepSet};
 use squire_lake::{contain, uri};
 use squire_registry::Governance;
-use squire_service::report::{Dataset, Finding, FindingKind, FindingSubject, Incomplete, Outcome, SkipReason};
+use squire_service::report::{
+    Dataset, Finding, FindingKind, FindingSubject, Incomplete, Outcome, SkipReason, StepReason,
+};
 
 use crate::admit::{self, Skip};
 use crate::apply::{Applied, Tools, apply, failure_kind};
@@ -107,14 +109,18 @@ pub async fn plan_estate(
     for (place, why) in &scope.unreadable {
         graph.add_unread(format!("{place} ({why})"));
     }
+    let mut nested = BTreeSet::new();
     for (uri, result, _) in &looked {
         match result {
-            Ok(Looked::Dataset(look)) => graph.add(uri, look.reads.clone()),
+            Ok(Looked::Dataset(look)) => {
+                nested.extend(nested_in(look));
+                graph.add(uri, look.reads.clone());
+            }
             Ok(_) => {}
             Err(_) => graph.add_unread(uri.clone()),
         }
     }
-    complete_graph(estate, &scope, &wanted, &mut graph, now).await;
+    complete_graph(estate, &scope, &wanted, nested, &mut graph, now).await;
     let mut planner =
         Planner { estate, settings, graph: &graph, states, lost: HashMap::new(), due: selection.due, now };
     let mut candidates = Vec::with_capacity(looked.len());
@@ -127,7 +133,7 @@ pub async fn plan_estate(
     candidates.sort_by(|a, b| gain(b).cmp(&gain(a)).then_with(|| a.uri.cmp(&b.uri)));
     limit(&mut candidates, selection.limit);
     let findings = estate_findings(estate, &wanted, selection);
-    let incomplete = incomplete(estate, &scope);
+    let incomplete = incomplete(estate, &scope, &candidates);
     PlannedEstate { candidates, graph: Arc::new(graph), scope, findings, incomplete }
 }
 
@@ -187,32 +193,49 @@ async fn load_states(estate: &Estate, wanted: &BTreeSet<String>) -> HashMap<Stri
     }
 }
 
-/// Looks at the rest of the estate, for its clones' sake.
+/// Looks at the rest of the estate, for its clones' sake: other roots, hidden folders, and datasets nested in datasets.
 async fn complete_graph(
     estate: &Estate,
     scope: &Scope,
     wanted: &BTreeSet<String>,
+    mut nested: BTreeSet<String>,
     graph: &mut CloneGraph,
     now: DateTime<Utc>,
 ) {
-    let rest: BTreeSet<&String> = scope.datasets.iter().filter(|d| !wanted.contains(*d)).chain(&scope.others).collect();
-    let looked: Vec<(String, squire_lake::Result<Looked>)> = stream::iter(rest)
-        .map(|uri| async move {
-            (
-                uri.clone(),
-                contain::contained(&estate.lake, "looking at the dataset", uri, look(&estate.lake, uri, now)).await,
-            )
-        })
-        .buffer_unordered(estate.config().limits.concurrency.max(1))
-        .collect()
-        .await;
-    for (uri, result) in looked {
-        match result {
-            Ok(Looked::Dataset(look)) => graph.add(&uri, look.reads),
-            Ok(_) => {}
-            Err(_) => graph.add_unread(uri),
+    let mut rest: BTreeSet<String> =
+        scope.datasets.iter().filter(|d| !wanted.contains(*d)).chain(&scope.others).cloned().collect();
+    let mut known: BTreeSet<String> = wanted.clone();
+    loop {
+        rest.append(&mut nested);
+        rest.retain(|uri| known.insert(uri.clone()));
+        if rest.is_empty() {
+            return;
+        }
+        let looked: Vec<(String, squire_lake::Result<Looked>)> = stream::iter(std::mem::take(&mut rest))
+            .map(|uri| async move {
+                let work = look(&estate.lake, &uri, now);
+                let looked = contain::contained(&estate.lake, "looking at the dataset", &uri, work).await;
+                (uri, looked)
+            })
+            .buffer_unordered(estate.config().limits.concurrency.max(1))
+            .collect()
+            .await;
+        for (uri, result) in looked {
+            match result {
+                Ok(Looked::Dataset(look)) => {
+                    nested.extend(nested_in(&look));
+                    graph.add(&uri, look.reads);
+                }
+                Ok(_) => {}
+                Err(_) => graph.add_unread(uri),
+            }
         }
     }
+}
+
+/// The canonical URIs of datasets that lie inside this one.
+fn nested_in(look: &Look) -> Vec<String> {
+    look.nested.iter().map(|rel| rel.split('/').fold(look.uri.clone(), |at, s| uri::join(&at, s))).collect()
 }
 
 /// Plans one dataset after another.
@@ -270,8 +293,13 @@ impl Planner<'_> {
             free_bytes: free_bytes(&look.uri),
             now: self.now,
         };
-        let layout = Layout::of(&look, &governance.policy.policy, self.now);
-        let plan = plan::plan(&look, &layout, &keep, &rules);
+        let mut layout = Layout::of(&look, &governance.policy.policy, self.now);
+        if let Some(failure) = state.failure.as_ref().filter(|f| f.kind == "damaged" && f.version == look.version()) {
+            let when = failure.at.format("%Y-%m-%d %H:%M UTC");
+            layout.unclean.push((StepReason::Unhealthy, format!("a file of HEAD could not be read on {when}")));
+        }
+        let mut plan = plan::plan(&look, &layout, &keep, &rules);
+        plan.flags = self.estate.flags.clone();
         Planned { layout, plan, look, governance, state }
     }
 
@@ -327,7 +355,7 @@ fn estate_findings(estate: &Estate, wanted: &BTreeSet<String>, selection: &Selec
     out
 }
 
-fn incomplete(estate: &Estate, scope: &Scope) -> Vec<Incomplete> {
+fn incomplete(estate: &Estate, scope: &Scope, candidates: &[Candidate]) -> Vec<Incomplete> {
     let mut out: Vec<Incomplete> = scope
         .unreadable
         .iter()
@@ -337,6 +365,14 @@ fn incomplete(estate: &Estate, scope: &Scope) -> Vec<Incomplete> {
             remedy: "check the credentials and permissions; until then nothing that it may reference is removed".into(),
         })
         .collect();
+    for candidate in candidates {
+        let (Case::Planned(p) | Case::Skipped(_, Some(p))) = &candidate.case else { continue };
+        out.extend(p.look.unreadable_refs.iter().map(|(path, why)| Incomplete {
+            what: format!("{}/{path}", p.look.uri),
+            why: why.clone(),
+            remedy: "mend or remove the file; until then no version of this dataset is removed".into(),
+        }));
+    }
     out.extend(estate.snapshot.unreadable.iter().map(|u| Incomplete {
         what: format!("registry record {}/{}", u.collection, u.key),
         why: u.why.clone(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
-use squire_lake::discover::{self, Found};
+use squire_lake::discover;
 use squire_lake::{Lake, uri};
 use squire_registry::{
     Actor, Floors, Governance, Located, Policy, PolicySource, PolicySourceKind, Registry, Snapshot, locate,
@@ -21,7 +21,7 @@ use crate::plan;
 pub type MaintenanceConfig = Config<Policy, Floors>;
 
 /// Flags that stand above every policy.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct PolicyFlags {
     /// `--retention`.
     pub retention: Option<std::time::Duration>,
@@ -85,6 +85,7 @@ impl Estate {
         let mut roots = Vec::new();
         for root in if by_hand { given } else { &config.config.estate.roots } {
             let root = uri::canonical(root).map_err(|e| Failure::usage(format!("ROOT {root}: {e}")))?;
+            refuse_inside(&lake, &root).await?;
             if !roots.contains(&root) {
                 roots.push(root);
             }
@@ -164,7 +165,9 @@ impl Estate {
             if self.by_hand && found.datasets.is_empty() && found.unreadable.is_empty() {
                 scope.empty.push(root.clone());
             }
-            take(&mut scope.datasets, &mut scope.unreadable, found);
+            scope.datasets.extend(found.datasets);
+            scope.others.extend(found.hidden);
+            scope.unreadable.extend(found.unreadable);
         }
         let tables: Vec<String> = self.snapshot.tables().map(|t| t.fields.uri.clone()).collect();
         for table in tables {
@@ -175,28 +178,33 @@ impl Estate {
                 scope.others.insert(table);
             }
         }
-        for root in self.wider_roots() {
+        for root in self.wider_roots(&scope.datasets) {
             let found = discover::discover(&self.lake, &root).await;
-            take(&mut scope.others, &mut scope.unreadable, found);
+            scope.others.extend(found.datasets);
+            scope.others.extend(found.hidden);
+            scope.unreadable.extend(found.unreadable);
         }
         scope.others.retain(|d| !scope.datasets.contains(d));
         scope
     }
 
     /// Roots beyond the ones given: a clone anywhere in the estate may read what is swept here.
-    fn wider_roots(&self) -> Vec<String> {
+    fn wider_roots(&self, datasets: &BTreeSet<String>) -> Vec<String> {
         let mut all: Vec<String> = self.snapshot.warehouses().map(|w| w.fields.root.clone()).collect();
         all.extend(self.config().estate.roots.iter().filter_map(|r| uri::canonical(r).ok()));
-        // A registry at ROOT/_squire governs ROOT.
-        if self.registry.is_some()
-            && let Some(root) = self.registry_uri.strip_suffix(&format!("/{}", squire_lake::discover::RESERVED))
-        {
-            all.push(root.to_string());
-        }
+        // A registry at ROOT/_squire governs ROOT, also one that is still to be made.
+        all.extend(self.registry_uri.strip_suffix(&format!("/{}", discover::RESERVED)).map(String::from));
+        // Where a ROOT is a dataset, or a link led out of the ROOTs, its neighbours are as near as a root's own.
+        let alone = |d: &&String| !self.roots.iter().any(|r| uri::within(d, r) && *r != **d);
+        all.extend(
+            datasets.iter().filter(alone).filter_map(|d| d.rsplit_once('/').map(|(above, _)| above.to_string())),
+        );
         all.retain(|root| !self.roots.iter().any(|given| uri::within(root, given)));
         all.sort();
         all.dedup();
-        all
+        // A root within another is walked with it.
+        let nested = |r: &String| all.iter().any(|other| other != r && uri::within(r, other));
+        all.iter().filter(|r| !nested(r)).cloned().collect()
     }
 
     /// What governs a dataset now, flags on top, the marker in the dataset included.
@@ -305,11 +313,6 @@ impl Estate {
     }
 }
 
-fn take(into: &mut BTreeSet<String>, unreadable: &mut Vec<(String, String)>, found: Found) {
-    into.extend(found.datasets);
-    unreadable.extend(found.unreadable);
-}
-
 /// A stable number from 0 to 99 for a URI.
 fn share(uri: &str) -> u64 {
     uri.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)) % 100
@@ -345,6 +348,19 @@ async fn find_registry(config: &MaintenanceConfig, roots: &[String]) -> anyhow::
         Ok(Located::Found(uri)) => open(uri).await,
         Ok(Located::Absent { would_be }) => Ok((None, would_be)),
         Err(e) => Err(Failure::usage("the registry of these ROOTs is not clear").caused_by(e).into()),
+    }
+}
+
+/// A ROOT inside a dataset (a branch's tree, say) is refused: the tags and branches that hold its versions lie above it.
+async fn refuse_inside(lake: &Lake, root: &str) -> anyhow::Result<()> {
+    let inside = discover::enclosing(lake, root).await.map_err(|e| {
+        Failure::could_not_run(format!("ROOT {root}: what lies above it could not be read")).caused_by(e)
+    })?;
+    match inside {
+        None => Ok(()),
+        Some(dataset) => Err(Failure::usage(format!("ROOT {root} lies inside the dataset {dataset}"))
+            .remedy(format!("give {dataset}; its branches are protected and not maintained"))
+            .into()),
     }
 }
 

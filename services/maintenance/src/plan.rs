@@ -157,6 +157,11 @@ pub struct DatasetPlan {
     pub uri: String,
     /// HEAD when it was planned.
     pub read_version: u64,
+    /// What tells this HEAD from another of the same number: a dataset made anew counts from 1 again.
+    pub head_id: String,
+    /// Flags that stood above the policy when it was planned; `apply` obeys them too.
+    #[serde(default)]
+    pub flags: crate::estate::PolicyFlags,
     /// Rows per output fragment.
     pub target: target::Target,
     /// The first round exactly, later ones as predicted.
@@ -237,6 +242,8 @@ pub fn plan(look: &Look, layout: &Layout, keep: &KeepSet, rules: &Rules<'_>) -> 
     DatasetPlan {
         uri: layout.uri.clone(),
         read_version: layout.version,
+        head_id: layout.head_id.clone(),
+        flags: Default::default(),
         predicted: work.predicted,
         rounds: work.rounds,
         compact: work.compact,

@@ -446,7 +446,7 @@ fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
         );
     }
     for target in look.reads.keys() {
-        add(FindingKind::CloneOf, format!("it reads files of {target:?}"));
+        add(FindingKind::CloneOf, format!("it reads files of {target}"));
     }
     for reader in seen.cloned_by {
         add(FindingKind::ClonedBy, format!("{reader} reads its files"));

@@ -13,6 +13,8 @@ use crate::{Error, Kind, Lake, Result, uri};
 
 /// How deep below a root a dataset is looked for.
 pub const MAX_DEPTH: usize = 16;
+/// What is said of a folder that the walk did not enter.
+const TOO_DEEP: &str = "it lies deeper than 16 levels below the ROOT; name a ROOT nearer to it";
 /// Directories listed at once.
 const LISTS: usize = 16;
 /// The registry's reserved name.
@@ -25,15 +27,56 @@ pub const QUARANTINE: &str = "_squire_quarantine";
 pub struct Found {
     /// Canonical URIs, sorted, each once.
     pub datasets: BTreeSet<String>,
+    /// Datasets in or named `__…`: never maintained, but they may read the others' files.
+    pub hidden: BTreeSet<String>,
     /// `(place, why)` of what could not be read.
     pub unreadable: Vec<(String, String)>,
     /// Whether the root exists at all.
     pub exists: bool,
 }
 
-/// Whether a directory of this name is never looked into.
-pub fn skipped(name: &str) -> bool {
-    name == RESERVED || name == QUARANTINE || name.starts_with("__")
+/// Whether a directory of this name is Squire's own and never looked into.
+fn reserved(name: &str) -> bool {
+    name == RESERVED || name == QUARANTINE
+}
+
+/// Whether nothing in a directory of this name is maintained.
+fn hidden(name: &str) -> bool {
+    name.starts_with("__")
+}
+
+/// The dataset that a place lies in, if any: a branch's tree or a folder of a dataset is no ROOT of its own, because the refs
+/// that hold its versions lie above it.
+///
+/// # Errors
+/// When a folder above could not be listed.
+pub async fn enclosing(lake: &Lake, place: &str) -> Result<Option<String>> {
+    let mut at = place;
+    while let Some((above, last)) = at.rsplit_once('/') {
+        if last.is_empty() || above.ends_with('/') || !above.contains("://") {
+            return Ok(None);
+        }
+        let found = match uri::local_path(above) {
+            Some(path) => path.join("_versions").is_dir(),
+            None => has_versions(lake, above).await?,
+        };
+        if found {
+            return Ok(Some(above.to_string()));
+        }
+        at = above;
+    }
+    Ok(None)
+}
+
+async fn has_versions(lake: &Lake, dir: &str) -> Result<bool> {
+    let place = lake.place(dir).await?;
+    let prefix = place.below("_versions")?;
+    let listed = place
+        .objects()
+        .list_with_delimiter(Some(&prefix))
+        .await
+        .map_err(|e| Error::store("listing", dir, e).with_kind(Kind::Transient))?;
+    Ok(!listed.objects.is_empty())
 }
 
 /// Walks one root (canonical URI; a ROOT may itself be a dataset).
@@ -53,8 +96,8 @@ fn walk_local(root: &FsPath) -> Found {
         return found;
     }
     let mut entered = BTreeSet::new();
-    let mut queue: Vec<(PathBuf, usize)> = vec![(root.to_path_buf(), 0)];
-    while let Some((dir, depth)) = queue.pop() {
+    let mut queue: Vec<(PathBuf, usize, bool)> = vec![(root.to_path_buf(), 0, false)];
+    while let Some((dir, depth, below_hidden)) = queue.pop() {
         // A symlink and its target are one place; a loop of links ends here too.
         let Ok(real) = std::fs::canonicalize(&dir) else { continue };
         if !entered.insert(real.clone()) {
@@ -63,7 +106,11 @@ fn walk_local(root: &FsPath) -> Found {
         if real.join("_versions").is_dir() {
             match real.to_str().map(uri::canonical) {
                 Some(Ok(uri)) => {
-                    found.datasets.insert(uri);
+                    if below_hidden {
+                        found.hidden.insert(uri)
+                    } else {
+                        found.datasets.insert(uri)
+                    };
                 }
                 Some(Err(e)) => found.unreadable.push((real.display().to_string(), e.to_string())),
                 None => found.unreadable.push((real.display().to_string(), "the name is not UTF-8".into())),
@@ -71,6 +118,7 @@ fn walk_local(root: &FsPath) -> Found {
             continue;
         }
         if depth >= MAX_DEPTH {
+            found.unreadable.push((real.display().to_string(), TOO_DEEP.into()));
             continue;
         }
         match std::fs::read_dir(&real) {
@@ -78,8 +126,9 @@ fn walk_local(root: &FsPath) -> Found {
                 for entry in entries.flatten() {
                     let path = entry.path();
                     let name = entry.file_name();
-                    if !skipped(&name.to_string_lossy()) && path.is_dir() {
-                        queue.push((path, depth + 1));
+                    let name = name.to_string_lossy();
+                    if !reserved(&name) && path.is_dir() {
+                        queue.push((path, depth + 1, below_hidden || hidden(&name)));
                     }
                 }
             }
@@ -91,32 +140,42 @@ fn walk_local(root: &FsPath) -> Found {
 
 async fn walk_remote(lake: &Lake, root: &str) -> Found {
     let mut found = Found::default();
-    let mut level = vec![root.to_string()];
+    let mut level = vec![(root.to_string(), false)];
     for depth in 0..=MAX_DEPTH {
-        if level.is_empty() {
-            break;
-        }
-        let listed: Vec<(String, Result<Vec<String>>)> = stream::iter(level)
-            .map(|dir| async move {
+        let listed: Vec<(String, bool, Result<Vec<String>>)> = stream::iter(std::mem::take(&mut level))
+            .map(|(dir, below_hidden)| async move {
                 let children = children(lake, &dir).await;
-                (dir, children)
+                (dir, below_hidden, children)
             })
             .buffer_unordered(LISTS)
             .collect()
             .await;
-        level = Vec::new();
-        for (dir, children) in listed {
-            match children {
-                Err(e) => found.unreadable.push((dir, e.to_string())),
-                Ok(names) => {
-                    found.exists |= depth > 0 || !names.is_empty();
-                    if names.iter().any(|n| n == "_versions") {
-                        found.datasets.insert(dir);
-                        continue;
-                    }
-                    level.extend(names.iter().filter(|n| !skipped(n) && !n.is_empty()).map(|n| uri::join(&dir, n)));
+        for (dir, below_hidden, children) in listed {
+            let names = match children {
+                Ok(names) => names,
+                Err(e) => {
+                    found.unreadable.push((dir, e.to_string()));
+                    continue;
                 }
+            };
+            found.exists |= depth > 0 || !names.is_empty();
+            if names.iter().any(|n| n == "_versions") {
+                if below_hidden {
+                    found.hidden.insert(dir)
+                } else {
+                    found.datasets.insert(dir)
+                };
+                continue;
             }
+            let below = names.iter().filter(|n| !reserved(n) && !n.is_empty());
+            if depth == MAX_DEPTH {
+                found.unreadable.extend(below.map(|n| (uri::join(&dir, n), TOO_DEEP.into())));
+            } else {
+                level.extend(below.map(|n| (uri::join(&dir, n), below_hidden || hidden(n))));
+            }
+        }
+        if level.is_empty() {
+            break;
         }
     }
     found

@@ -38,6 +38,21 @@ pub enum State {
     Unsupported,
 }
 
+impl State {
+    /// The stable name of FACES.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Covered => "covered",
+            State::Lagging => "lagging",
+            State::Segmented => "segmented",
+            State::Untrained => "untrained",
+            State::Unreadable => "unreadable",
+            State::Missing => "missing",
+            State::Unsupported => "unsupported",
+        }
+    }
+}
+
 /// One physical segment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segment {

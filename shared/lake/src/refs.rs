@@ -28,6 +28,16 @@ pub enum Target {
     Anywhere(String),
 }
 
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::At(at) => f.write_str(at),
+            Target::EndsIn(tail) => write!(f, "…/{tail}"),
+            Target::Anywhere(text) => write!(f, "a base that cannot be resolved ({text})"),
+        }
+    }
+}
+
 impl Target {
     /// Whether the dataset at `uri` may be what this base names.
     pub fn may_be(&self, uri: &str) -> bool {

@@ -30,7 +30,7 @@ async fn open(context: &Context, roots: &[String]) -> anyhow::Result<(Estate, Re
 
 /// Everything done to one dataset.
 pub(super) async fn dataset(context: &Context, dataset: &str, version: Option<u64>) -> anyhow::Result<Exit> {
-    let (roots, wanted) = why::roots_of(context, dataset);
+    let (roots, wanted) = why::roots_of(dataset);
     let (estate, registry) = open(context, &roots).await?;
     let at = match wanted.parse::<squire_registry::Subject>() {
         Ok(squire_registry::Subject::Table(path)) => estate.snapshot.table(&path).map(|t| t.fields.uri.clone()),

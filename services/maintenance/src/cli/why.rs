@@ -14,7 +14,15 @@ use crate::plan::{DatasetPlan, Steps, Verdict};
 
 /// Explains one dataset.
 pub(super) async fn run(context: &Context, dataset: &str) -> anyhow::Result<Exit> {
-    let (roots, wanted) = roots_of(context, dataset);
+    let (roots, wanted) = roots_of(dataset);
+    if roots.is_empty()
+        && context.config.config.estate.roots.is_empty()
+        && context.config.config.registry.root.is_none()
+    {
+        return Err(Failure::usage(format!("{dataset}: there is no such directory"))
+            .remedy("write a path or URI; for a SUBJECT name the registry with --registry")
+            .into());
+    }
     let estate = context.estate(&roots, PolicyFlags::default(), None).await?;
     let settings = estate.settings(false, Steps::ALL, false, None);
     let selection = Selection { datasets: vec![wanted], due: false, limit: None };
@@ -49,7 +57,7 @@ pub(super) async fn run(context: &Context, dataset: &str) -> anyhow::Result<Exit
 }
 
 /// A path or URI is its own ROOT; a SUBJECT or name is looked for in the config's roots.
-pub(super) fn roots_of(context: &Context, dataset: &str) -> (Vec<String>, String) {
+pub(super) fn roots_of(dataset: &str) -> (Vec<String>, String) {
     let subject = dataset.parse::<squire_registry::Subject>().ok().filter(|_| dataset.contains('/'));
     if let Some(squire_registry::Subject::Dataset(at)) = &subject {
         return (vec![at.clone()], at.clone());
@@ -59,7 +67,6 @@ pub(super) fn roots_of(context: &Context, dataset: &str) -> (Vec<String>, String
         let canonical = uri::canonical(dataset).unwrap_or_else(|_| dataset.to_string());
         return (vec![dataset.to_string()], canonical);
     }
-    let _ = context;
     (Vec::new(), dataset.to_string())
 }
 
@@ -113,12 +120,12 @@ fn explain(out: &mut String, p: &Planned) -> std::fmt::Result {
     for index in &p.layout.indices {
         writeln!(
             out,
-            "  index {} ({}): {} segments, {} unindexed rows, {:?}",
+            "  index {} ({}): {} segments, {} unindexed rows, {}",
             index.name,
             index.kind,
             index.segments.len(),
             show_count(index.unindexed_rows),
-            index.state
+            index.state.as_str()
         )?;
     }
     plan(out, &p.plan)?;

@@ -22,6 +22,8 @@ pub struct Layout {
     pub uri: String,
     /// HEAD.
     pub version: u64,
+    /// HEAD's transaction and time: what tells it from another HEAD of the same number.
+    pub head_id: String,
     /// HEAD's fragments in order.
     pub fragments: Vec<FragmentInfo>,
     /// HEAD's indices.
@@ -72,6 +74,11 @@ impl Layout {
         Self {
             uri: look.uri.clone(),
             version: look.version(),
+            head_id: format!(
+                "{} {}",
+                look.head.timestamp.to_rfc3339(),
+                look.head.manifest.transaction_file.as_deref().unwrap_or_default()
+            ),
             fragments: look.fragments.clone(),
             indices: look.indices.clone(),
             versions: versions(look),

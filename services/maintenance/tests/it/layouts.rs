@@ -77,6 +77,7 @@ pub fn layout(fragments: Vec<FragmentInfo>, indices: Vec<IndexInfo>) -> Layout {
     Layout {
         uri: "s3://lake/acme-silver/t".into(),
         version: 9,
+        head_id: String::new(),
         fragments,
         indices,
         versions: vec![version(9, 2, false)],

@@ -12,6 +12,7 @@ mod lancedb;
 mod layouts;
 mod plan_files;
 mod plan_laws;
+mod references;
 mod registry_lost;
 mod replaced_at;
 mod s3;
