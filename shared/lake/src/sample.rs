@@ -227,6 +227,20 @@ impl Sample {
         Ok(self)
     }
 
+    /// Commits a version that is not in the linear history.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn commit_detached(&mut self) -> Result<&mut Self> {
+        let uri = self.uri.clone();
+        let dataset = Arc::new(self.opened()?.clone());
+        let operation = lance::dataset::transaction::Operation::Append { fragments: Vec::new() };
+        let transaction = lance::dataset::transaction::TransactionBuilder::new(dataset.version_id(), operation).build();
+        let builder = lance::dataset::CommitBuilder::new(dataset).with_detached(true);
+        builder.execute(transaction).await.map_err(failed(&uri))?;
+        Ok(self)
+    }
+
     /// Makes a shallow clone of HEAD at another URI.
     ///
     /// # Errors
@@ -376,6 +390,40 @@ pub fn set_unknown_flag(dataset: &std::path::Path) -> std::io::Result<()> {
             rewrite_manifest(&path, |manifest| {
                 manifest.reader_feature_flags |= 1 << 60;
                 manifest.writer_feature_flags |= 1 << 60;
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets every manifest of a local dataset say that another release of Lance wrote it: what an old client leaves.
+///
+/// # Errors
+/// As [`backdate`].
+pub fn set_writer(dataset: &std::path::Path, version: &str) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dataset.join("_versions"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "manifest") {
+            rewrite_manifest(&path, |manifest| {
+                if let Some(writer) = manifest.writer_version.as_mut() {
+                    version.clone_into(&mut writer.version);
+                }
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets a key of the schema's metadata on every manifest of a local dataset: the sign of a graph, say.
+///
+/// # Errors
+/// As [`backdate`].
+pub fn set_schema_metadata(dataset: &std::path::Path, key: &str, value: &str) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dataset.join("_versions"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "manifest") {
+            rewrite_manifest(&path, |manifest| {
+                manifest.schema_metadata.insert(key.into(), value.as_bytes().to_vec());
             })?;
         }
     }

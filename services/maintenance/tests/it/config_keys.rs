@@ -38,7 +38,7 @@ fn plan(here: &Here, more: &[&str]) -> Value {
     args.extend(more);
     let planned = report(&args);
     let d = &planned["datasets"][0];
-    serde_json::json!([d["outcome"], d["steps"], d["target_rows"], d["target_source"], d["tier"]])
+    serde_json::json!([d["outcome"], d["steps"], d["target_rows"], d["target_source"], d["tier"], d["findings"]])
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,6 +89,8 @@ async fn every_key_of_the_pass_changes_a_plan() {
                 "policy.min_fragments=50",
             ],
         ),
+        (&["--set", "policy.retention=30d"], &["--set", "policy.retention=30d", "--set", "policy.erase_within=2d"]),
+        (&[], &["--set", "policy.required_indices=[{columns=[\"kind\"],type=\"BITMAP\"}]"]),
         (&[], &["--steps", "cleanup"]),
         (&[], &["--max-rewrite", "1KiB"]),
         (&[], &["--retention", "2d"]),
@@ -111,4 +113,41 @@ async fn a_table_key_can_only_make_things_safer() {
     assert_ne!(removed("policy.retention=2d"), 0);
     sample.config(&[("squire.retention", "20d")]).await.expect("set");
     assert_eq!(removed("policy.retention=2d"), 0, "a longer one is honoured");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_interval_keeps_the_clock_from_coming_back_too_soon() {
+    let here = Here::new();
+    let mut sample = here.table("lake/t", 10, 10).await;
+    report(&["sweep", &here.text("lake"), "--yes"]);
+    for i in 0..10 {
+        sample.write(10, 1_000 + i * 10).await.expect("written");
+    }
+    let due =
+        |set: &str| report(&["plan", &here.text("lake"), "--due", "--set", set])["datasets"][0]["outcome"].clone();
+    // A budget of the table's own size would keep it back too.
+    let roomy = "policy.max_stranded=100";
+    assert_eq!(due(roomy)["reason"], "not_due");
+    let args = ["plan", &here.text("lake"), "--due", "--set", roomy, "--set", "policy.interval=0s"];
+    assert_eq!(report(&args)["datasets"][0]["outcome"]["kind"], "planned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_old_clients_write_keeps_its_form_until_asked() {
+    let here = Here::new();
+    let mut sample = here.table("lake/t", 4, 50).await;
+    sample.index(squire_lake::sample::SampleIndex::FullText).await.expect("indexed");
+    sample.write(50, 900).await.expect("written");
+    squire_lake::sample::set_writer(&here.path("lake/t"), "0.27.0").expect("set");
+    let before = dataset_tree(&here.path("lake/t"));
+    let swept = report(&["sweep", &here.text("lake"), "--yes"]);
+    for step in ["compact", "optimize_indices"] {
+        assert_eq!(row(&swept, "lake/t")["steps"][step]["reason"], "old_clients", "{swept:#}");
+    }
+    assert_eq!(dataset_tree(&here.path("lake/t")), before);
+    let planned =
+        |set: &str| row(&report(&["plan", &here.text("lake"), "--set", set]), "lake/t")["outcome"]["kind"].clone();
+    assert_eq!(planned("policy.upgrade_index_format=true"), "planned");
+    squire_lake::sample::set_writer(&here.path("lake/t"), "0.30.0").expect("set");
+    assert_eq!(planned("policy.upgrade_index_format=false"), "planned");
 }

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, missing_docs)]
 
+mod authority;
 mod bad_input;
 mod common;
 mod config_keys;

@@ -1,0 +1,122 @@
+//! Version clean-up: planned again on a fresh look, and only what both plans name goes.
+
+use chrono::{DateTime, Utc};
+use squire_lake::Kind;
+use squire_lake::clean;
+use squire_lake::look::{Look, Looked, look};
+use squire_registry::Governance;
+use squire_service::report::{FailureKind, StepReason};
+
+use super::pass::Pass;
+use super::{only_planned, recheck};
+use crate::plan::{self, Layout, Rules};
+
+impl Pass<'_> {
+    /// Plans the clean-up on a fresh look and applies what both plans name.
+    pub(super) async fn cleanup(&mut self, verified: bool) {
+        // Another step's failure does not stop clean-up; an unverified rewrite does, and so does a file that could not be
+        // read although its size is right: an older version may be the only good one.
+        let damaged = self.out.failures.values().find(|(kind, _)| *kind == FailureKind::Damaged);
+        let refused = match (verified, damaged) {
+            (false, _) => {
+                let why = self.out.failures.values().map(|(_, text)| text.clone()).next();
+                Some((StepReason::VerifyFailed, why.unwrap_or_default()))
+            }
+            (true, Some((_, why))) => Some((StepReason::Unhealthy, why.clone())),
+            (true, None) => None,
+        };
+        if let Some((reason, why)) = refused {
+            self.out.cleanup_verdict = Some(plan::Verdict::refused(reason, why));
+            return;
+        }
+        let now: DateTime<Utc> = self.tools.estate.now();
+        let (fresh, governance) = match self.fresh_look(now).await {
+            Some(found) => found,
+            None => return,
+        };
+        let keep = self.tools.graph.keep_set(&self.plan.uri);
+        let lost = self.tools.estate.lost(&self.plan.uri).await;
+        let rules = Rules {
+            governance: &governance,
+            settings: &self.tools.settings,
+            registry_lost: lost.as_deref(),
+            rewritten: &[],
+            free_bytes: None,
+            now,
+        };
+        let layout = Layout::of(&fresh, &governance.policy.policy, now);
+        let (verdict, removal, retained) = plan::retention::plan(&fresh, &layout, &keep, &rules);
+        self.out.retained = Some(retained);
+        if !verdict.is_planned() {
+            let detail = "the plan named versions that today's policy, refs or clones keep".to_string();
+            self.out.cleanup_verdict =
+                Some(plan::Verdict { detail: verdict.detail.clone().or(Some(detail)), ..verdict });
+            return;
+        }
+        let removal = only_planned(removal, &self.plan.removal);
+        self.remove(&removal).await;
+    }
+
+    async fn fresh_look(&mut self, now: DateTime<Utc>) -> Option<(Look, Governance)> {
+        let fresh = match look(&self.tools.estate.lake, &self.plan.uri, now).await {
+            Ok(Looked::Dataset(fresh)) => *fresh,
+            Ok(_) => {
+                let e = squire_lake::Error::new(Kind::Damaged, "looking again before clean-up", &self.plan.uri);
+                self.out.fail("cleanup", &e);
+                return None;
+            }
+            Err(e) => {
+                self.out.fail("cleanup", &e);
+                return None;
+            }
+        };
+        match recheck(self.tools, &fresh).await {
+            Ok(governance) => Some((fresh, governance)),
+            Err(skip) => {
+                self.out.skipped = Some(skip);
+                None
+            }
+        }
+    }
+
+    async fn remove(&mut self, removal: &clean::Removal) {
+        let rate = self.tools.rates.of(&self.plan.uri, self.tools.estate.config().limits.delete_rate);
+        let name = squire_lake::uri::name(&self.plan.uri);
+        let total = removal.versions.len();
+        let allowed = || async {
+            if self.tools.shutdown.is_requested() {
+                return Err("stopped by a signal".to_string());
+            }
+            match recheck(self.tools, self.look).await {
+                Ok(governance) => match governance.held_by() {
+                    Some(hold) => Err(format!("held by {} since the plan", hold.subject)),
+                    None => self.named_versions(&governance, removal),
+                },
+                Err(skip) => Err(skip.detail),
+            }?;
+            match self.claim.lock().await.as_ref() {
+                Some(claim) if claim.still_ours() => Ok(()),
+                _ => Err("the claim is no longer ours".to_string()),
+            }
+        };
+        let progress = |n: usize| (self.tools.progress)(&format!("{name}: {n} of {total} versions removed"));
+        match clean::apply(&self.place, removal, &rate, allowed, progress).await {
+            Ok(cleaned) => {
+                if let Some(why) = &cleaned.stopped {
+                    tracing::warn!(dataset = self.plan.uri, "clean-up stopped: {why}");
+                }
+                self.out.cleaned = Some(cleaned);
+            }
+            Err(e) => self.out.fail("cleanup", &e),
+        }
+    }
+
+    /// A reader's block that arrived since the plan.
+    fn named_versions(&self, governance: &Governance, removal: &clean::Removal) -> Result<(), String> {
+        let wanted = governance.reader_versions();
+        match removal.versions.iter().find(|v| wanted.contains(&v.version)) {
+            Some(v) => Err(format!("a reader needs version {} since the plan", v.version)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The rounds of one pass: execute, commit, verify.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use squire_lake::commit::Handle as Dataset;
+use squire_lake::compact::{self, Rewritten};
+use squire_lake::handle::Place;
+use squire_lake::look::Look;
+use squire_lake::stamp::Stamper;
+use squire_lake::verify::{self, Checks};
+use squire_lake::{Kind, fold};
+use squire_registry::{
+    Block, BlockKind, Commit, CommitStep, DatasetEntry, DatasetIntent, Governance, Subject, VersionEntry,
+};
+use squire_service::report::SkipReason;
+
+use super::{After, Applied, MAX_CONFLICTS, SharedClaim, Tools, recheck};
+use crate::admit::Skip;
+use crate::plan::{self, DatasetPlan, Layout, Limits, MAX_ROUNDS, Round, Rules};
+
+/// One pass at work.
+pub(super) struct Pass<'a> {
+    pub(super) tools: &'a Tools,
+    pub(super) plan: &'a DatasetPlan,
+    pub(super) look: &'a Look,
+    pub(super) place: Place,
+    pub(super) claim: &'a SharedClaim,
+    pub(super) stamper: Stamper,
+    pub(super) slice: u32,
+    pub(super) out: Applied,
+}
+
+/// Why a pass stops before its end.
+enum Stop {
+    Forbidden(Skip),
+    Failed,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) async fn run(
+        tools: &'a Tools,
+        plan: &'a DatasetPlan,
+        look: &'a Look,
+        governance: &'a Governance,
+        claim: &'a SharedClaim,
+    ) -> Applied {
+        let mut pass = match tools.estate.lake.place(&plan.uri).await {
+            Ok(place) => Pass {
+                tools,
+                plan,
+                look,
+                place,
+                claim,
+                stamper: Stamper { estate: tools.registry.id(), run: tools.estate.run },
+                slice: 0,
+                out: Applied::default(),
+            },
+            Err(e) => {
+                let mut out = Applied::default();
+                out.fail("open", &e);
+                return out;
+            }
+        };
+        if let Err(e) = pass.open_entry(governance).await {
+            return Applied::skip(SkipReason::RegistryUnreadable, e.to_string());
+        }
+        let verified = match Box::pin(pass.rounds(governance)).await {
+            Ok(()) => true,
+            Err(Stop::Failed) => false,
+            Err(Stop::Forbidden(skip)) => {
+                if pass.out.is_material() {
+                    tracing::info!(dataset = plan.uri, reason = %skip.reason, "stopped: {}", skip.detail);
+                }
+                pass.out.skipped = Some(skip);
+                return pass.out;
+            }
+        };
+        if plan.cleanup.is_planned() {
+            Box::pin(pass.cleanup(verified)).await;
+        }
+        pass.out
+    }
+
+    /// The audit record, before anything is done.
+    async fn open_entry(&self, governance: &Governance) -> squire_registry::Result<()> {
+        let infos: BTreeMap<u64, &squire_lake::look::ManifestInfo> =
+            self.look.versions().into_iter().map(|(_, m)| (m.version, m)).collect();
+        let replaced = |v: u64| infos.range(v + 1..).next().map_or(self.look.at, |(_, m)| m.time());
+        let versions = self
+            .plan
+            .removal
+            .versions
+            .iter()
+            .map(|v| VersionEntry {
+                version: v.version,
+                made_at: infos.get(&v.version).map_or(self.look.at, |m| m.time()),
+                replaced_at: replaced(v.version),
+                rows: infos.get(&v.version).map_or(0, |m| m.rows),
+                bytes: v.bytes,
+            })
+            .collect();
+        let steps = [
+            ("compact", &self.plan.compact),
+            ("optimize_indices", &self.plan.optimize_indices),
+            ("cleanup", &self.plan.cleanup),
+        ]
+        .into_iter()
+        .filter(|(_, v)| v.is_planned())
+        .map(|(name, _)| name.to_string())
+        .collect();
+        let entry = DatasetEntry {
+            run: self.tools.estate.run,
+            uri: self.plan.uri.clone(),
+            table: governance.table.as_ref().map(Subject::to_string),
+            opened_at: self.tools.estate.now(),
+            intent: DatasetIntent {
+                read_version: self.plan.read_version,
+                steps,
+                versions,
+                files: self.plan.removal.files.len() as u64,
+                bytes: self.plan.removal.bytes(),
+                policy: governance.policy.policy.clone(),
+                policy_source: governance.policy.source.id.clone(),
+                plan_digest: None,
+            },
+            result: None,
+        };
+        self.tools.registry.run_dataset_opened(self.tools.estate.run, entry).await
+    }
+
+    /// Compact → optimise until a round plans nothing. The first round is the plan's; later ones may only work on what is
+    /// named in the plan or was made by earlier rounds.
+    async fn rounds(&mut self, governance: &Governance) -> Result<(), Stop> {
+        let Some(dataset) = self.look.dataset.clone() else { return Ok(()) };
+        let mut handle: Arc<Dataset> = dataset;
+        let mut layout = Layout::of(self.look, &governance.policy.policy, self.tools.estate.now());
+        let mut round = self.plan.rounds.first().cloned().unwrap_or_default();
+        let mut conflicts = 0;
+        let mut ours: BTreeSet<u64> =
+            self.plan.rounds.iter().flat_map(|r| &r.tasks).flat_map(|t| t.fragments.clone()).collect();
+        for _ in 0..MAX_ROUNDS {
+            if round.is_empty() || self.stopping() {
+                break;
+            }
+            if !round.tasks.is_empty() {
+                match self.compact(&handle, &layout, &round).await? {
+                    Some((after, made)) => {
+                        handle = after;
+                        ours.extend(made);
+                        layout = self.relayout(&handle, &layout).await?;
+                        round.indices = if self.plan.optimize_indices.is_planned() {
+                            plan::indices::work(&layout)
+                        } else {
+                            Vec::new()
+                        };
+                    }
+                    None => conflicts += 1,
+                }
+            }
+            if !round.indices.is_empty() && !self.stopping() {
+                match self.fold(&handle, &layout, &round).await? {
+                    Some(after) => handle = after,
+                    None => conflicts += 1,
+                }
+            }
+            if conflicts > MAX_CONFLICTS {
+                break;
+            }
+            if conflicts > 0 {
+                handle = self.reopen().await?;
+                tokio::time::sleep(Duration::from_millis(50 * (1 << conflicts))).await;
+            }
+            layout = self.relayout(&handle, &layout).await?;
+            round = self.next(&layout, governance, &ours);
+        }
+        Ok(())
+    }
+
+    fn next(&self, layout: &Layout, governance: &Governance, ours: &BTreeSet<u64>) -> Round {
+        let rules = Rules {
+            governance,
+            settings: &self.tools.settings,
+            registry_lost: None,
+            rewritten: &[],
+            free_bytes: None,
+            now: self.tools.estate.now(),
+        };
+        let limits = Limits::of(layout, &rules);
+        let mut round = plan::next_round(
+            layout,
+            &self.plan.target,
+            &limits,
+            self.plan.compact.is_planned(),
+            self.plan.optimize_indices.is_planned() && self.out.failures.get("optimize_indices").is_none(),
+        );
+        if self.out.failures.contains_key("compact") {
+            round.tasks.clear();
+        }
+        round.tasks.retain(|t| t.fragments.iter().all(|f| ours.contains(f)));
+        round
+    }
+
+    async fn reopen(&mut self) -> Result<Arc<Dataset>, Stop> {
+        match self.tools.estate.lake.open(&self.plan.uri).await {
+            Ok(dataset) => Ok(Arc::new(dataset)),
+            Err(e) => {
+                self.out.fail("open", &e);
+                Err(Stop::Failed)
+            }
+        }
+    }
+
+    async fn relayout(&mut self, handle: &Dataset, layout: &Layout) -> Result<Layout, Stop> {
+        match squire_lake::look::head_of(&self.place, handle, &self.look.listing).await {
+            Ok((facts, fragments, indices)) => {
+                self.out.after =
+                    Some(After { version: facts.version, fragments: fragments.clone(), indices: indices.clone() });
+                Ok(Layout { version: facts.version, fragments, indices, ..layout.clone() })
+            }
+            Err(e) => {
+                self.out.fail("open", &e);
+                Err(Stop::Failed)
+            }
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.tools.shutdown.is_requested()
+    }
+
+    /// The registry and the claim, before each commit.
+    async fn may_commit(&self) -> Result<(), Stop> {
+        recheck(self.tools, self.look).await.map_err(Stop::Forbidden)?;
+        match self.claim.lock().await.as_ref() {
+            Some(claim) if claim.still_ours() => Ok(()),
+            _ => {
+                Err(Stop::Forbidden(Skip { reason: SkipReason::Claimed, detail: "the claim is no longer ours".into() }))
+            }
+        }
+    }
+
+    /// Executes and lands the round's tasks. `None` after a conflict.
+    async fn compact(
+        &mut self,
+        handle: &Arc<Dataset>,
+        layout: &Layout,
+        round: &Round,
+    ) -> Result<Option<(Arc<Dataset>, Vec<u64>)>, Stop> {
+        let started = Instant::now();
+        let settings = compact::Settings {
+            target_rows: self.plan.target.rows,
+            widest_row_bytes: layout.widest_row_bytes(),
+            concurrency: 2,
+            table_config: layout.config.clone().into_iter().collect(),
+        };
+        let tasks: Vec<Vec<u64>> = round.tasks.iter().map(|t| t.fragments.clone()).collect();
+        let mut done: Vec<Rewritten> = Vec::new();
+        for result in compact::execute(&self.tools.estate.lake, handle, &tasks, &settings).await {
+            match result {
+                Ok(rewritten) => done.push(rewritten),
+                Err(e) => self.out.fail("compact", &e),
+            }
+        }
+        if done.is_empty() {
+            return Ok(None);
+        }
+        if let Err(stop) = self.may_commit().await {
+            self.out.stranded += compact::discard(&self.place, done).await;
+            return Err(stop);
+        }
+        let bytes: u64 = done.iter().map(Rewritten::bytes).sum();
+        let (removed, added): (usize, usize) =
+            done.iter().fold((0, 0), |(r, a), d| (r + d.replaces().len(), a + d.fragments_added()));
+        let tasks = done.len() as u64;
+        self.slice += 1;
+        match compact::land(&self.tools.estate.lake, &self.place, handle, done, &self.stamper, self.slice).await {
+            Ok(landed) => {
+                (self.tools.progress)(&format!(
+                    "{}: {removed} fragments became {added}",
+                    squire_lake::uri::name(&self.plan.uri)
+                ));
+                self.out.compact.removed += removed as u64;
+                self.out.compact.added += added as u64;
+                self.out.compact.bytes += landed.bytes.max(bytes);
+                self.out.compact.tasks += tasks;
+                self.out.compact.seconds += started.elapsed().as_secs_f64();
+                self.committed(CommitStep::Compact, landed.after);
+                let rewrite =
+                    verify::Rewrite { before: landed.before, after: landed.after, groups: landed.groups.clone() };
+                self.verify(&rewrite, |i| landed.remapped > 0 && !i.loses_coverage_on_rewrite(), layout).await?;
+                let made = landed.groups.iter().flat_map(|(_, new)| new.clone()).collect();
+                Ok(Some((landed.dataset, made)))
+            }
+            Err((e, stranded)) => {
+                self.out.stranded += stranded;
+                if e.kind() == Kind::Conflict {
+                    tracing::info!(dataset = self.plan.uri, error = %e, "somebody else's commit was first; planning again");
+                } else {
+                    self.out.fail("compact", &e);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Folds and lands the round's index work. `None` after a conflict.
+    async fn fold(
+        &mut self,
+        handle: &Arc<Dataset>,
+        layout: &Layout,
+        round: &Round,
+    ) -> Result<Option<Arc<Dataset>>, Stop> {
+        let started = Instant::now();
+        let mut folded = Vec::new();
+        let mut works = Vec::new();
+        for work in &round.indices {
+            match fold::build(&self.tools.estate.lake, handle, &work.name, work.merge).await {
+                Ok(Some(f)) => {
+                    folded.push(f);
+                    works.push(work.clone());
+                }
+                Ok(None) => {}
+                Err(e) => self.out.fail("optimize_indices", &e),
+            }
+        }
+        if folded.is_empty() {
+            return Ok(Some(handle.clone()));
+        }
+        if let Err(stop) = self.may_commit().await {
+            self.out.stranded += folded.iter().map(fold::Folded::bytes).sum::<u64>();
+            return Err(stop);
+        }
+        self.slice += 1;
+        let before = handle.version_id();
+        match fold::land(&self.tools.estate.lake, &self.place, handle, folded, &self.stamper, self.slice).await {
+            Ok(dataset) => {
+                let after = dataset.version_id();
+                self.committed(CommitStep::OptimizeIndices, after);
+                let names: BTreeSet<String> = works.iter().map(|w| w.name.clone()).collect();
+                (self.tools.progress)(&format!(
+                    "{}: folded {}",
+                    squire_lake::uri::name(&self.plan.uri),
+                    names.iter().cloned().collect::<Vec<_>>().join(", ")
+                ));
+                self.out.indices.extend(works);
+                self.out.indices_seconds += started.elapsed().as_secs_f64();
+                let rewrite = verify::Rewrite { before: before.max(after - 1), after, groups: Vec::new() };
+                self.verify(&rewrite, |i| names.contains(&i.name), layout).await?;
+                Ok(Some(dataset))
+            }
+            Err((e, stranded)) => {
+                self.out.stranded += stranded;
+                if e.kind() != Kind::Conflict {
+                    self.out.fail("optimize_indices", &e);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn committed(&mut self, step: CommitStep, version: u64) {
+        self.out.commits.push(Commit { step, version, at: self.tools.estate.now() });
+    }
+
+    async fn verify(
+        &mut self,
+        rewrite: &verify::Rewrite,
+        touched: impl Fn(&squire_lake::index::IndexInfo) -> bool,
+        layout: &Layout,
+    ) -> Result<(), Stop> {
+        let touched: Vec<_> = layout.indices.iter().filter(|i| touched(i)).cloned().collect();
+        match verify::verify(&self.tools.estate.lake, &self.plan.uri, rewrite, &touched).await {
+            Ok(checks) => {
+                let all = self.out.checks.get_or_insert_with(Checks::default);
+                all.rows = checks.rows;
+                all.sampled_rows += checks.sampled_rows;
+                all.indices.extend(checks.indices);
+                Ok(())
+            }
+            Err(e) => {
+                self.out.fail("verify", &e);
+                if e.kind() == Kind::Verify {
+                    self.block(&e.to_string()).await;
+                }
+                Err(Stop::Failed)
+            }
+        }
+    }
+
+    /// A mismatch files a block: nobody works on the dataset until a person has looked.
+    async fn block(&self, why: &str) {
+        let block = Block {
+            kind: BlockKind::Verify,
+            subject: Subject::Dataset(self.plan.uri.clone()),
+            until: None,
+            version: None,
+        };
+        if let Err(e) = self.tools.registry.block_add(block, why).await {
+            tracing::error!(dataset = self.plan.uri, error = %e, "the block for a failed verification could not be filed");
+        }
+    }
+}
