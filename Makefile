@@ -1,4 +1,4 @@
-# make demo · make test · make lint · make test-long
+# make demo · make test · make lint · make bench · make test-long
 #
 # What the machine lacks is installed with its own package manager, or named in one line.
 
@@ -12,7 +12,7 @@ BIN := $(CARGO_TARGET_DIR)/debug
 SHARED := $(or $(TEST_SHARED),$(abspath ../shared))
 TESTS := TEST_PYTHON="$(VENV)/bin/python" TEST_SHARED="$(SHARED)" cargo test --workspace --lib --bins --tests --no-fail-fast
 
-.PHONY: help demo build test lint test-long tools python
+.PHONY: help demo build test lint test-long bench tools python
 
 help:
 	@sed -n '1,3p' Makefile
@@ -45,3 +45,8 @@ lint: tools
 # What takes longer than a few minutes; none yet beyond `make test` (see docs/testing.md).
 test-long: test
 	$(TESTS) -- --ignored
+
+# Its own release profile: Lance is compiled a second time, and CI never runs this.
+bench: tools python
+	cargo build --profile bench --bin squire-maintenance
+	"$(VENV)/bin/python" tests/bench/bench.py "$(CARGO_TARGET_DIR)/release/squire-maintenance"

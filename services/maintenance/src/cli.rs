@@ -148,6 +148,7 @@ impl Context {
                 registry: estate.registry_uri.clone(),
                 roots: estate.roots.clone(),
                 mode: estate.config().estate.mode,
+                exclusive: estate.config().estate.exclusive,
             },
             config_digest: self.config.digest(),
             command: self.command.clone(),

@@ -132,7 +132,8 @@ pub async fn plan_estate(
     // Biggest gain first.
     candidates.sort_by(|a, b| gain(b).cmp(&gain(a)).then_with(|| a.uri.cmp(&b.uri)));
     limit(&mut candidates, selection.limit);
-    let findings = estate_findings(estate, &wanted, selection);
+    let mut findings = estate_findings(estate, &wanted, selection);
+    findings.extend(vanished(estate).await);
     let incomplete = incomplete(estate, &scope, &candidates);
     PlannedEstate { candidates, graph: Arc::new(graph), scope, findings, incomplete }
 }
@@ -332,6 +333,29 @@ fn free_bytes(uri: &str) -> Option<u64> {
     let path = uri::local_path(uri)?;
     let stat = rustix::fs::statvfs(&path).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Protections, blocks and trash records that the last run saw and that are gone without a trace of who removed them.
+async fn vanished(estate: &Estate) -> Vec<Finding> {
+    let Some(registry) = &estate.registry else { return Vec::new() };
+    match registry.last_run().await {
+        Ok(Some(last)) => squire_registry::protections_vanished(&last, &estate.snapshot)
+            .into_iter()
+            .map(|v| {
+                let detail = format!(
+                    "{} records: {} when run {} began, {} now, and {} are gone without a trace",
+                    v.collection, v.before, last.run, v.now, v.vanished
+                );
+                Finding::new(FindingKind::ProtectionsVanished, FindingSubject::record(v.collection.to_string()), detail)
+                    .with_fix("restore the registry from its backup before the next sweep")
+            })
+            .collect(),
+        Ok(None) => Vec::new(),
+        Err(e) => {
+            tracing::warn!(error = %e, "the last run's record could not be read");
+            Vec::new()
+        }
+    }
 }
 
 fn estate_findings(estate: &Estate, wanted: &BTreeSet<String>, selection: &Selection) -> Vec<Finding> {

@@ -69,3 +69,21 @@ async fn without_a_registry_a_plan_makes_none() {
     assert!(here.path("lake/_squire").exists());
     assert!(here.path("lake/.squire-estate").exists(), "the root is marked before the first write");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protection_that_vanished_without_a_trace_is_an_error() {
+    let here = Here::new();
+    here.table("lake/t", 3, 10).await;
+    let root = here.text("lake");
+    assert_ok(&registry(&["init", &format!("{root}/_squire"), "--name", "n"]), "init");
+    let subject = format!("dataset/{}", here.uri("lake/t"));
+    let flag = format!("--registry={root}/_squire");
+    assert_ok(&registry(&["protection", "set", &subject, "keep-history", &flag]), "protection set");
+    report(&["sweep", &root, "--yes"]);
+    assert_eq!(code(&squire(&["plan", &root])), 0);
+    std::fs::remove_dir_all(here.path("lake/_squire/v1/protection")).expect("removed");
+    let output = squire(&["plan", &root, "-o", "json"]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    let planned: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(planned["findings"][0]["kind"], "protections_vanished", "{planned:#}");
+}

@@ -112,6 +112,8 @@ pub struct EstateInfo {
     pub roots: Vec<String>,
     /// How far Squire may go.
     pub mode: Mode,
+    /// Whether the roots are assumed to be read by nobody outside the estate; then readers elsewhere are not seen.
+    pub exclusive: bool,
 }
 
 /// Something that could not be read, so that the report is not the whole truth.

@@ -80,6 +80,7 @@ pub(crate) fn report(kind: ReportKind, datasets: Vec<Dataset>) -> Report {
             registry: "/lake/_squire".into(),
             roots: vec!["/lake".into()],
             mode: Mode::Maintain,
+            exclusive: true,
         },
         config_digest: "00".into(),
         command: "squire-maintenance plan /lake".into(),
