@@ -430,6 +430,14 @@ pub fn set_schema_metadata(dataset: &std::path::Path, key: &str, value: &str) ->
     Ok(())
 }
 
+/// Leaves only the first fragment in one local manifest: the version then answers with fewer rows than were written.
+///
+/// # Errors
+/// As [`backdate`].
+pub fn lose_fragments(path: &std::path::Path) -> std::io::Result<()> {
+    rewrite_manifest(path, |manifest| manifest.fragments.truncate(1))
+}
+
 fn rewrite_manifest(path: &std::path::Path, change: impl FnOnce(&mut pb::Manifest)) -> std::io::Result<()> {
     let bad = |why: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, why.to_string());
     let bytes = std::fs::read(path)?;

@@ -123,3 +123,45 @@ async fn a_damaged_dataset_fails_alone() {
     assert_eq!(row(&swept, "/bad")["outcome"]["reason"], "damaged", "{swept:#}");
     assert_eq!(row(&swept, "/good")["outcome"]["kind"], "maintained");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_anything_cannot_be_read_no_version_goes() {
+    use std::os::unix::ffi::OsStrExt;
+    let here = Here::new();
+    here.table("lake/good", 6, 10).await;
+    here.table("lake/bad", 1, 10).await;
+    std::fs::write(here.manifest("lake/bad", 1), b"LANC").expect("damaged");
+    wait_until_older(&here.path("lake"), std::time::Duration::from_millis(1_200));
+    let cleanup = |more: &[&str]| row(&short_retention("plan", &here, more), "/good")["steps"]["cleanup"].clone();
+    assert_eq!(cleanup(&[])["reason"], "references_incomplete", "a dataset that cannot be read may be a clone");
+    assert_eq!(cleanup(&["--dataset", &here.uri("lake/good")])["reason"], "references_incomplete");
+    std::fs::remove_dir_all(here.path("lake/bad")).expect("removed");
+    let odd = here.path("lake").join(std::ffi::OsStr::from_bytes(b"\xff"));
+    std::fs::create_dir_all(odd.join("_versions")).expect("made");
+    assert_eq!(cleanup(&[])["reason"], "references_incomplete", "a name that cannot be read");
+    std::fs::remove_dir_all(odd).expect("removed");
+    assert_eq!(cleanup(&[])["outcome"], "planned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn observe_plans_and_applies_nothing() {
+    let here = Here::new();
+    here.table("lake/t", 6, 10).await;
+    let before = tree(&here.path("lake"));
+    let swept = report(&["sweep", &here.text("lake"), "--yes", "--set", "estate.mode=observe"]);
+    assert_eq!(row(&swept, "lake/t")["steps"]["compact"]["outcome"], "planned", "{swept:#}");
+    assert_eq!(tree(&here.path("lake")), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_beside_a_graphs_manifest_is_left_alone() {
+    let here = Here::new();
+    here.table("lake/g/nodes/person", 6, 10).await;
+    here.table("lake/g/__manifest", 1, 10).await;
+    here.table("lake/h/nodes/person", 6, 10).await;
+    let before = dataset_tree(&here.path("lake/g"));
+    let swept = report(&["sweep", &here.text("lake"), "--yes"]);
+    assert_eq!(row(&swept, "g/nodes/person")["outcome"]["reason"], "graph_owned", "{swept:#}");
+    assert_eq!(dataset_tree(&here.path("lake/g")), before);
+    assert_eq!(row(&swept, "h/nodes/person")["outcome"]["kind"], "maintained", "a name alone is no graph");
+}

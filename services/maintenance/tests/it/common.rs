@@ -32,6 +32,11 @@ impl Here {
         squire_lake::uri::canonical(&self.text(rel)).expect("a canonical URI")
     }
 
+    /// The manifest of a version (V2 name).
+    pub fn manifest(&self, rel: &str, version: u64) -> PathBuf {
+        self.path(rel).join(format!("_versions/{:020}.manifest", u64::MAX - version))
+    }
+
     /// A sample dataset of `fragments` appends of `rows` rows.
     pub async fn table(&self, rel: &str, fragments: i64, rows: usize) -> Sample {
         std::fs::create_dir_all(self.path(rel).parent().expect("a parent")).expect("made");
@@ -129,6 +134,14 @@ pub fn dataset_tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 /// The arguments that make a retention of one second possible.
 pub fn one_second() -> Vec<String> {
     ["--set", "floors.retention=1s", "--retention", "1s"].map(String::from).to_vec()
+}
+
+/// `verb` on the lake with a retention of one second, two versions kept.
+pub fn short_retention(verb: &str, here: &Here, more: &[&str]) -> Value {
+    let mut args = vec![verb.to_string(), here.text("lake"), "--retain-versions".into(), "2".into()];
+    args.extend(one_second());
+    args.extend(more.iter().map(|s| (*s).to_string()));
+    report(&args)
 }
 
 /// Waits until the newest file under a folder is older than `age`: replaced-at counts on the store's clock.

@@ -151,3 +151,16 @@ async fn a_table_that_old_clients_write_keeps_its_form_until_asked() {
     squire_lake::sample::set_writer(&here.path("lake/t"), "0.30.0").expect("set");
     assert_eq!(planned("policy.upgrade_index_format=false"), "planned");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_steps_that_were_asked_for_are_planned() {
+    let here = lake_for_keys().await;
+    let names = ["compact", "optimize_indices", "cleanup"];
+    for asked in names {
+        let steps = plan(&here, &["--set", "policy.retention=2d", "--steps", asked])[1].clone();
+        for name in names {
+            let wanted = if name == asked { "planned" } else { "skipped" };
+            assert_eq!(steps[name]["outcome"], wanted, "--steps {asked}: {name}: {steps:#}");
+        }
+    }
+}

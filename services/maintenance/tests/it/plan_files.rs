@@ -52,3 +52,26 @@ async fn a_plan_with_work_is_exit_four_when_asked() {
     assert_eq!(code(&squire(&["plan", &here.text("lake"), "--detailed-exitcode"])), 4);
     assert_eq!(code(&squire(&["plan", &here.text("lake")])), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_removes_only_the_versions_of_the_plan() {
+    let here = Here::new();
+    here.table("lake/a", 12, 10).await;
+    let day = 86_400;
+    for version in 1..=12 {
+        let days = if version <= 6 { 40 } else { 20 };
+        super::replaced_at::age_manifest(&here.manifest("lake/a", version), days * day);
+    }
+    // A month ago only versions 1 to 5 had been replaced for a week; today 6 to 9 have been, too.
+    let then = (chrono::Utc::now() - chrono::Duration::days(30)).to_rfc3339();
+    let plan = here.text("p.json");
+    report(&["plan", &here.text("lake"), "--steps", "cleanup", "--at", &then, "--out", &plan]);
+    let now = report(&["plan", &here.text("lake"), "--steps", "cleanup"]);
+    assert_eq!(row(&now, "lake/a")["steps"]["cleanup"]["versions_removed"], 9);
+    let applied = report(&["apply", &plan]);
+    assert_eq!(row(&applied, "lake/a")["steps"]["cleanup"]["versions_removed"], 5, "{applied:#}");
+    for version in 6..=12 {
+        let ids = squire_lake::sample::Sample::ids(&lake(), &here.uri("lake/a"), Some(version)).await;
+        assert_eq!(ids.expect("the plan did not name it").len() as u64, 10 * version);
+    }
+}

@@ -7,16 +7,21 @@ use squire_lake::sample::Sample;
 use super::common::*;
 
 /// Makes every version written so far look `seconds` older.
-fn age(here: &Here, rel: &str, seconds: u64) {
+pub fn age(here: &Here, rel: &str, seconds: u64) {
     let dir = here.path(rel).join("_versions");
     for entry in std::fs::read_dir(&dir).expect("versions").flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|e| e == "manifest") {
-            squire_lake::sample::backdate(&path, seconds).expect("backdated");
-            let then = std::time::SystemTime::now() - Duration::from_secs(seconds);
-            std::fs::File::options().write(true).open(&path).and_then(|f| f.set_modified(then)).expect("touched");
+            age_manifest(&path, seconds);
         }
     }
+}
+
+/// Makes one version look `seconds` older.
+pub fn age_manifest(path: &std::path::Path, seconds: u64) {
+    squire_lake::sample::backdate(path, seconds).expect("backdated");
+    let then = std::time::SystemTime::now() - Duration::from_secs(seconds);
+    std::fs::File::options().write(true).open(path).and_then(|f| f.set_modified(then)).expect("touched");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -97,3 +97,33 @@ async fn a_wrong_index_entry_is_caught() {
         assert_eq!(error.kind(), Kind::Verify, "{index:?}: {error}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_missing_row_is_caught_by_its_number_alone() {
+    let pair = Pair::made(Columns::default(), None, async |s| {
+        s.overwrite(49, 0).await.expect("written");
+    });
+    let pair = pair.await;
+    let rewrite = Rewrite { before: pair.before, after: pair.after, groups: vec![] };
+    let error = verify::verify(&lake(), &pair.here.uri("lake/t"), &rewrite, &[]).await.expect_err("a row is missing");
+    assert_eq!(error.kind(), Kind::Verify, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_that_an_index_lost_are_caught() {
+    let here = Here::new();
+    std::fs::create_dir_all(here.path("lake")).expect("made");
+    let mut sample = Sample::new(here.uri("lake/t"), Columns { vector: 16, page: 0 });
+    sample.write(300, 0).await.expect("written");
+    sample.index(SampleIndex::Vector).await.expect("indexed");
+    let before = sample.version();
+    sample.claim_coverage_of_unindexed_rows(300, 5_000).await.expect("written");
+    let (lake, uri) = (lake(), here.uri("lake/t"));
+    let look::Looked::Dataset(seen) = look::look(&lake, &uri, chrono::Utc::now()).await.expect("a look") else {
+        panic!("no dataset")
+    };
+    let rewrite = Rewrite { before: before + 1, after: sample.version(), groups: vec![] };
+    let error = verify::verify(&lake, &uri, &rewrite, &seen.indices).await.expect_err("half of the vectors are lost");
+    assert_eq!(error.kind(), Kind::Verify, "{error}");
+    assert!(error.to_string().contains("comparing answers"), "{error}");
+}

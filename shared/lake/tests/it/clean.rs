@@ -1,6 +1,8 @@
 //! Version clean-up: nothing goes that anybody names.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use squire_lake::clean::{self, Rate, removal};
@@ -168,4 +170,70 @@ async fn only_what_the_plan_names_is_deleted() {
         plan.files.iter().map(|f| f.path.clone()).chain(plan.versions.iter().map(|v| v.manifest.clone())).collect();
     assert_eq!(gone, named);
     assert!(stray.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_made_between_plan_and_apply_keeps_its_version() {
+    let (_dir, uri) = place();
+    let mut sample = table(&uri, 5, 20).await;
+    let look = seen(&uri).await;
+    sample.branch("late", 2).await.expect("branched");
+    let cleaned = apply(&look, &(1..5).collect()).await;
+    assert!(cleaned.stopped.as_deref().is_some_and(|w| w.contains("late")), "{cleaned:?}");
+    assert!(cleaned.versions.is_empty());
+    assert_eq!(Sample::ids(&lake(), &uri, Some(2)).await.expect("the branch's version reads").len(), 40);
+}
+
+fn manifest(table: &Path, version: u64) -> PathBuf {
+    table.join(format!("_versions/{:020}.manifest", u64::MAX - version))
+}
+
+/// A detached version, a tag that cannot be read, a HEAD that went away: each may hold what the plan lets go.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_apply_cannot_vouch_for_stops_it_before_the_first_delete() {
+    let acts: [(&str, fn(&Path) -> std::io::Result<()>); 3] = [
+        ("detached", |t| std::fs::copy(manifest(t, 1), t.join("_versions/d9223372036854775809.manifest")).map(|_| ())),
+        ("no longer be read", |t| {
+            std::fs::create_dir_all(t.join("_refs/tags"))?;
+            std::fs::write(t.join("_refs/tags/late.json"), b"{")
+        }),
+        ("backwards", |t| std::fs::remove_file(manifest(t, 5))),
+    ];
+    for (why, act) in acts {
+        let (dir, uri) = place();
+        table(&uri, 5, 20).await;
+        let look = seen(&uri).await;
+        act(&dir.path().join("t")).expect(why);
+        let cleaned = apply(&look, &(1..5).collect()).await;
+        assert!(cleaned.stopped.as_deref().is_some_and(|w| w.contains(why)), "{why}: {cleaned:?}");
+        assert!(cleaned.versions.is_empty() && cleaned.files == 0, "{why}: {cleaned:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tag_made_while_manifests_go_brings_them_back() {
+    let (dir, uri) = place();
+    let mut sample = table(&uri, 5, 20).await;
+    let look = seen(&uri).await;
+    let plan = removal(&look, &(1..5).collect(), &KeepSet::Complete(BTreeSet::new())).expect("complete");
+    let at = lake().place(&uri).await.expect("a place");
+    // One delete a second: the tag comes after the first manifest went and before the last.
+    let slow = Rate::new(1);
+    let first = manifest(&dir.path().join("t"), 1);
+    let tagger = async {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while first.exists() {
+            assert!(Instant::now() < deadline, "no manifest went");
+            tokio::task::yield_now().await;
+        }
+        sample.tag("late", 4).await.expect("tagged");
+    };
+    let (cleaned, ()) = tokio::join!(clean::apply(&at, &plan, &slow, || async { Ok(()) }, |_| {}), tagger);
+    let cleaned = cleaned.expect("applied");
+    assert!(cleaned.stopped.as_deref().is_some_and(|w| w.contains("late")), "{cleaned:?}");
+    assert_eq!((cleaned.versions.len(), cleaned.files, cleaned.bytes), (0, 0, 0));
+    for version in 1..=5 {
+        let ids = Sample::ids(&lake(), &uri, Some(version)).await.expect("every version is back");
+        assert_eq!(ids.len() as u64, 20 * version);
+    }
 }

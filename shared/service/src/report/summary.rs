@@ -209,7 +209,7 @@ fn what(d: &Dataset) -> String {
         say(s.outcome, s.reason, format!("fold {n}"), format!("folded {n}"), "fold");
     }
     if let Some(s) = &d.steps.cleanup {
-        let n = plural(s.versions_removed, "version");
+        let n = s.versions_removed;
         say(s.outcome, s.reason, format!("clean {n}"), format!("cleaned {n}"), "cleanup");
     }
     match (words.is_empty(), d.findings.len() as u64) {
@@ -342,6 +342,12 @@ fn needed(report: &Report) -> Vec<String> {
             show_bytes(t.rewritten_bytes)
         ));
     }
+    if report.estate.exclusive && t.versions_removed > 0 {
+        lines.push(
+            "certainty that nobody outside these roots reads from them: set estate.exclusive = false if somebody does"
+                .to_owned(),
+        );
+    }
     let awaits = report.datasets.iter().filter_map(|d| d.policy.as_ref()?.pending.as_ref()).count() as u64;
     if awaits > 0 {
         lines.push(format!("time: a change of policy is pending for {}", plural(awaits, "dataset")));
@@ -372,8 +378,11 @@ fn findings(report: &Report, names: &DisplayNames) -> (Vec<FindingLine>, Option<
     });
     let shown: Vec<FindingLine> = shown.collect();
     let left = all.len() - shown.len();
-    let more =
-        (left > 0).then(|| format!("and {left} more, of severity info or lesser size; all are in the JSON report"));
+    let more = match (left, shown.is_empty()) {
+        (0, _) => None,
+        (_, true) => Some(format!("{left} of severity info; they are in the JSON report")),
+        (_, false) => Some(format!("and {left} more, of severity info or lesser size; all are in the JSON report")),
+    };
     (shown, more)
 }
 
