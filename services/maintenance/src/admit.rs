@@ -100,11 +100,10 @@ pub fn not_due(
     let deleted: u64 = layout.fragments.iter().map(|f| f.deleted_rows).sum();
     let rows: u64 = layout.fragments.iter().map(FragmentInfo::rows).sum();
     let merges = plan.compact.is_planned();
-    let due = merges && small >= policy.min_fragments as usize
-        || merges && deleted * 10 >= rows.max(1)
-        || merges && layout.quiet_for(now) >= policy.settle_after
-        || plan.optimize_indices.is_planned()
-        || plan.cleanup.is_planned();
+    let worth_merging = small >= policy.min_fragments as usize
+        || deleted * 10 >= rows.max(1)
+        || layout.quiet_for(now) >= policy.settle_after;
+    let due = merges && worth_merging || plan.optimize_indices.is_planned() || plan.cleanup.is_planned();
     (!due).then(|| Skip { reason: SkipReason::NotDue, detail: "nothing to gain yet".into() })
 }
 

@@ -193,7 +193,7 @@ impl<'a> Pass<'a> {
             &self.plan.target,
             &limits,
             self.plan.compact.is_planned(),
-            self.plan.optimize_indices.is_planned() && self.out.failures.get("optimize_indices").is_none(),
+            self.plan.optimize_indices.is_planned() && !self.out.failures.contains_key("optimize_indices"),
         );
         if self.out.failures.contains_key("compact") {
             round.tasks.clear();

@@ -62,8 +62,8 @@ pub(super) fn roots_of(dataset: &str) -> (Vec<String>, String) {
     if let Some(squire_registry::Subject::Dataset(at)) = &subject {
         return (vec![at.clone()], at.clone());
     }
-    let is_place = dataset.contains("://") || std::path::Path::new(dataset).exists();
-    if is_place && !(subject.is_some() && !std::path::Path::new(dataset).exists()) {
+    let exists = std::path::Path::new(dataset).exists();
+    if exists || (dataset.contains("://") && subject.is_none()) {
         let canonical = uri::canonical(dataset).unwrap_or_else(|_| dataset.to_string());
         return (vec![dataset.to_string()], canonical);
     }

@@ -191,7 +191,8 @@ fn manifest(table: &Path, version: u64) -> PathBuf {
 /// A detached version, a tag that cannot be read, a HEAD that went away: each may hold what the plan lets go.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_apply_cannot_vouch_for_stops_it_before_the_first_delete() {
-    let acts: [(&str, fn(&Path) -> std::io::Result<()>); 3] = [
+    type Act = fn(&Path) -> std::io::Result<()>;
+    let acts: [(&str, Act); 3] = [
         ("detached", |t| std::fs::copy(manifest(t, 1), t.join("_versions/d9223372036854775809.manifest")).map(|_| ())),
         ("no longer be read", |t| {
             std::fs::create_dir_all(t.join("_refs/tags"))?;
