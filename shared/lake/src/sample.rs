@@ -52,6 +52,7 @@ pub enum SampleIndex {
 pub struct Sample {
     uri: String,
     columns: Columns,
+    blobs: bool,
     dataset: Option<Dataset>,
 }
 
@@ -67,7 +68,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-fn batch(n: usize, start: i64, columns: Columns) -> std::result::Result<RecordBatch, ArrowError> {
+fn batch(n: usize, start: i64, columns: Columns, blobs: bool) -> std::result::Result<RecordBatch, ArrowError> {
     let ids: Vec<i64> = (start..).take(n).collect();
     let seed = |id: i64, salt: u64| mix(id.unsigned_abs() ^ (salt << 40));
     let body = ids.iter().map(|id| {
@@ -99,7 +100,9 @@ fn batch(n: usize, start: i64, columns: Columns) -> std::result::Result<RecordBa
         let pages = ids.iter().map(|id| -> Vec<u8> {
             (0..columns.page as u64).map(|i| (seed(*id, 1_000 + i / 8) >> (8 * (i % 8))) as u8).collect()
         });
-        fields.push(Field::new("page", DataType::LargeBinary, true));
+        let page = Field::new("page", DataType::LargeBinary, true);
+        let blob = || std::collections::HashMap::from([("lance-encoding:blob".to_string(), "true".to_string())]);
+        fields.push(if blobs { page.with_metadata(blob()) } else { page });
         arrays.push(Arc::new(LargeBinaryArray::from_iter_values(pages)));
     }
     RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
@@ -108,7 +111,13 @@ fn batch(n: usize, start: i64, columns: Columns) -> std::result::Result<RecordBa
 impl Sample {
     /// A dataset to be written at a canonical URI.
     pub fn new(uri: impl Into<String>, columns: Columns) -> Self {
-        Self { uri: uri.into(), columns, dataset: None }
+        Self { uri: uri.into(), columns, blobs: false, dataset: None }
+    }
+
+    /// The same, with the pages stored as blobs.
+    pub fn with_blobs(mut self) -> Self {
+        self.blobs = true;
+        self
     }
 
     /// Opens one that is there.
@@ -116,7 +125,7 @@ impl Sample {
     /// # Errors
     /// As [`Lake::open`].
     pub async fn open(lake: &Lake, uri: &str, columns: Columns) -> Result<Self> {
-        Ok(Self { uri: uri.into(), columns, dataset: Some(lake.open(uri).await?) })
+        Ok(Self { uri: uri.into(), columns, blobs: false, dataset: Some(lake.open(uri).await?) })
     }
 
     /// Writes rows with these ids: creates the dataset, or appends one fragment and one version.
@@ -142,7 +151,8 @@ impl Sample {
     }
 
     fn rows(&self, rows: usize, start: i64) -> Result<RecordBatch> {
-        batch(rows, start, self.columns).map_err(|e| Error::new(Kind::Bug, "making sample rows", &self.uri).because(e))
+        batch(rows, start, self.columns, self.blobs)
+            .map_err(|e| Error::new(Kind::Bug, "making sample rows", &self.uri).because(e))
     }
 
     async fn put_batch(&mut self, batch: RecordBatch, mode: WriteMode) -> Result<&mut Self> {
@@ -280,6 +290,23 @@ impl Sample {
     /// # Errors
     /// Lance's.
     pub async fn overwrite_with_one_wrong_row(&mut self, rows: usize, start: i64) -> Result<&mut Self> {
+        self.overwrite_wrongly(rows, start, |i, _| i > 0).await
+    }
+
+    /// The same with only the last column, the page, wrong.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn overwrite_with_one_wrong_blob(&mut self, rows: usize, start: i64) -> Result<&mut Self> {
+        self.overwrite_wrongly(rows, start, |i, n| i + 1 == n).await
+    }
+
+    async fn overwrite_wrongly(
+        &mut self,
+        rows: usize,
+        start: i64,
+        wrong: impl Fn(usize, usize) -> bool,
+    ) -> Result<&mut Self> {
         let right = self.rows(rows, start)?;
         let other = self.rows(rows, start + 1_000_000)?;
         let middle = rows / 2;
@@ -288,9 +315,9 @@ impl Sample {
             .iter()
             .zip(other.columns())
             .enumerate()
-            .map(|(i, (a, b))| match i {
-                0 => Ok(a.clone()),
-                _ => arrow_select::concat::concat(&[
+            .map(|(i, (a, b))| match wrong(i, right.num_columns()) {
+                false => Ok(a.clone()),
+                true => arrow_select::concat::concat(&[
                     &a.slice(0, middle),
                     &b.slice(middle, 1),
                     &a.slice(middle + 1, rows - middle - 1),

@@ -78,6 +78,34 @@ async fn one_wrong_payload_is_caught() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_wrong_blob_is_caught_and_right_blobs_pass() {
+    for wrong in [false, true] {
+        let here = Here::new();
+        std::fs::create_dir_all(here.path("lake")).expect("made");
+        let mut sample = Sample::new(here.uri("lake/t"), Columns { vector: 0, page: 4_000 }).with_blobs();
+        sample.write(50, 0).await.expect("written");
+        let before = sample.version();
+        if wrong {
+            sample.overwrite_with_one_wrong_blob(50, 0).await.expect("written");
+        } else {
+            sample.overwrite(50, 0).await.expect("written");
+        }
+        let look::Looked::Dataset(seen) =
+            look::look(&lake(), &here.uri("lake/t"), chrono::Utc::now()).await.expect("a look")
+        else {
+            panic!("no dataset")
+        };
+        let new = seen.fragments.iter().map(|f| f.id).collect();
+        let rewrite = Rewrite { before, after: sample.version(), groups: vec![(vec![0], new)] };
+        let verdict = verify::verify(&lake(), &here.uri("lake/t"), &rewrite, &[]).await;
+        match wrong {
+            false => assert_eq!(verdict.expect("verified").sampled_rows, 50),
+            true => assert_eq!(verdict.expect_err("a blob differs").kind(), Kind::Verify),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_index_entry_is_caught() {
     for index in [SampleIndex::BTree, SampleIndex::Bitmap, SampleIndex::FullText] {
         let here = Here::new();
