@@ -3,9 +3,7 @@
 //! A symlink and its target are one dataset, a trailing slash changes nothing, and odd names (`$`, `%`, `#`, spaces,
 //! unicode) are percent-encoded the way a URL has them (design, "Discovery").
 
-use std::path::PathBuf;
-
-use url::Url;
+pub use squire_registry::{join_uri as join, local_path, within};
 
 use crate::{Error, Kind, Result};
 
@@ -15,42 +13,6 @@ use crate::{Error, Kind, Result};
 /// [`Kind::Permanent`] when the text is no URI and no path.
 pub fn canonical(text: &str) -> Result<String> {
     squire_registry::canonical_uri(text).map_err(|e| Error::new(Kind::Permanent, "reading the URI", text).because(e))
-}
-
-/// The local path that `text` names, if it is one: a plain path or `file://…`.
-pub fn local_path(text: &str) -> Option<PathBuf> {
-    if let Some(rest) = text.strip_prefix("file:") {
-        if let Ok(url) = Url::parse(text)
-            && let Ok(path) = url.to_file_path()
-        {
-            return Some(path);
-        }
-        return Some(PathBuf::from(rest.trim_start_matches("//")));
-    }
-    if text.contains("://") {
-        return None;
-    }
-    Some(PathBuf::from(text))
-}
-
-/// `uri` with one more path segment, percent-encoded.
-pub fn join(uri: &str, segment: &str) -> String {
-    let encoded: String = url_segment(segment);
-    format!("{}/{encoded}", uri.trim_end_matches('/'))
-}
-
-/// A path segment as a URL spells it: the same set of bytes that [`canonical`] leaves alone.
-fn url_segment(segment: &str) -> String {
-    let mut url = Url::parse("file:///").unwrap_or_else(|_| unreachable!("a constant URL parses"));
-    if let Ok(mut segments) = url.path_segments_mut() {
-        segments.clear().push(segment);
-    }
-    url.path().trim_start_matches('/').to_string()
-}
-
-/// Whether `uri` is `root` itself or lies below it.
-pub fn within(uri: &str, root: &str) -> bool {
-    uri.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The last segment, percent-decoded, without a trailing `.lance`: what a person calls the dataset.

@@ -70,5 +70,5 @@ pub use runs::{
     Vanished, VersionEntry, protections_vanished,
 };
 pub use snapshot::Snapshot;
-pub use storage::{Root, StorageOptions, canonical_uri};
+pub use storage::{Root, StorageOptions, canonical_uri, join_uri, local_path, within};
 pub use subject::Subject;

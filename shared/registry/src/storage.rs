@@ -234,7 +234,7 @@ pub fn canonical_uri(text: &str) -> Result<String> {
 }
 
 /// The local path that a text names, if it is one: a plain path or `file:...`.
-pub(crate) fn local_path(text: &str) -> Option<PathBuf> {
+pub fn local_path(text: &str) -> Option<PathBuf> {
     if let Some(rest) = text.strip_prefix("file:") {
         return match Url::parse(text).ok().and_then(|url| url.to_file_path().ok()) {
             Some(path) => Some(path),
@@ -277,7 +277,7 @@ pub(crate) fn parent_uri(uri: &str) -> Option<String> {
 }
 
 /// A canonical URI with relative segments added, percent-encoded as a URL has them.
-pub(crate) fn join_uri(uri: &str, relative: &str) -> String {
+pub fn join_uri(uri: &str, relative: &str) -> String {
     let mut out = if uri == "file:///" { "file://".to_owned() } else { uri.trim_end_matches('/').to_owned() };
     for segment in relative.split('/').filter(|s| !s.is_empty()) {
         let mut url = Url::parse("file:///").unwrap_or_else(|_| unreachable!("a constant URL parses"));
@@ -290,7 +290,7 @@ pub(crate) fn join_uri(uri: &str, relative: &str) -> String {
 }
 
 /// Whether `uri` is `root` itself or lies below it; both canonical.
-pub(crate) fn within(uri: &str, root: &str) -> bool {
+pub fn within(uri: &str, root: &str) -> bool {
     if root == "file:///" {
         return uri.starts_with("file:///");
     }
