@@ -121,8 +121,16 @@ pub async fn plan_estate(
         }
     }
     complete_graph(estate, &scope, &wanted, nested, &mut graph, now).await;
-    let mut planner =
-        Planner { estate, settings, graph: &graph, states, lost: HashMap::new(), due: selection.due, now };
+    let mut planner = Planner {
+        estate,
+        settings,
+        graph: &graph,
+        states,
+        lost: HashMap::new(),
+        inside: &scope.inside,
+        due: selection.due,
+        now,
+    };
     let mut candidates = Vec::with_capacity(looked.len());
     for (uri, result, seconds) in looked {
         let start = Instant::now();
@@ -246,6 +254,7 @@ struct Planner<'a> {
     graph: &'a CloneGraph,
     states: HashMap<String, DatasetState>,
     lost: HashMap<String, Option<String>>,
+    inside: &'a BTreeMap<String, String>,
     due: bool,
     now: DateTime<Utc>,
 }
@@ -319,6 +328,11 @@ impl Planner<'_> {
         let not_selected = |detail| Skip { reason: SkipReason::NotSelected, detail };
         admit::forbidden(&p.governance, self.now)
             .or_else(|| self.estate.selected(&p.look.uri, &p.governance).map(not_selected))
+            .or_else(|| {
+                let above = self.inside.get(&p.look.uri)?;
+                let detail = format!("it lies inside the dataset {above}, whose tags and branches hold its versions");
+                Some(Skip { reason: SkipReason::UnknownAuthority, detail })
+            })
             .or_else(|| admit::not_ours(&p.look))
             .or_else(|| admit::outside_window(&p.layout, &p.governance, self.now, self.due))
             .or_else(|| match self.due {

@@ -61,6 +61,8 @@ pub struct Scope {
     pub datasets: BTreeSet<String>,
     /// Datasets elsewhere in the estate: for the clone graph.
     pub others: BTreeSet<String>,
+    /// Datasets that lie inside another one, by that one's URI: a table registered at a branch's tree, say.
+    pub inside: BTreeMap<String, String>,
     /// `(place, why)`.
     pub unreadable: Vec<(String, String)>,
     /// ROOTs given by hand that do not exist or hold no dataset.
@@ -178,6 +180,7 @@ impl Estate {
                 scope.others.insert(table);
             }
         }
+        self.find_enclosed(&mut scope).await;
         for root in self.wider_roots(&scope.datasets) {
             let found = discover::discover(&self.lake, &root).await;
             scope.others.extend(found.datasets);
@@ -186,6 +189,31 @@ impl Estate {
         }
         scope.others.retain(|d| !scope.datasets.contains(d));
         scope
+    }
+
+    /// What no walk entered from above may lie inside a dataset, whose refs hold its versions: ROOTs of warehouses and of the
+    /// config, and registered tables outside of every ROOT or below a dataset.
+    async fn find_enclosed(&self, scope: &mut Scope) {
+        // A walk finds no dataset inside another, so storage is only asked above the ROOTs and above tables outside of them.
+        let outside = scope.datasets.iter().filter(|d| !self.roots.iter().any(|r| uri::within(d, r)));
+        let roots = self.roots.iter().filter(|_| !self.by_hand);
+        let mut above: BTreeMap<String, String> = BTreeMap::new();
+        for place in outside.chain(roots).cloned().collect::<BTreeSet<String>>() {
+            match discover::enclosing(&self.lake, &place).await {
+                Ok(None) => {}
+                Ok(Some(dataset)) => {
+                    above.insert(place, dataset);
+                }
+                Err(e) => scope.unreadable.push((place, e.to_string())),
+            }
+        }
+        for dataset in &scope.datasets {
+            let known = ancestors(dataset).find(|a| scope.datasets.contains(*a)).map(String::from);
+            let from_root = || above.iter().find(|(place, _)| uri::within(dataset, place)).map(|(_, a)| a.clone());
+            if let Some(enclosing) = known.or_else(from_root) {
+                scope.inside.insert(dataset.clone(), enclosing);
+            }
+        }
     }
 
     /// Roots beyond the ones given: a clone anywhere in the estate may read what is swept here.
@@ -311,6 +339,13 @@ impl Estate {
             exclusive: estate.exclusive,
         }
     }
+}
+
+/// The URIs above a URI, nearest first.
+fn ancestors(uri: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(uri.rsplit_once('/').map(|(above, _)| above), |at| {
+        at.rsplit_once('/').map(|(above, _)| above)
+    })
 }
 
 /// A stable number from 0 to 99 for a URI.

@@ -144,3 +144,28 @@ async fn a_plans_flags_are_obeyed_when_it_is_applied() {
     let applied = report(&["apply", &plan, "--set", "floors.retention=1s"]);
     assert_eq!(applied["totals"]["reclaimed_bytes"], planned, "{applied:#}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_registered_at_a_branchs_tree_gets_no_write() {
+    let here = Here::new();
+    let mut sample = here.table("lake/t", 3, 10).await;
+    sample.branch("dev", 2).await.expect("branched");
+    let root = here.text("lake");
+    let flag = format!("--registry={root}/_squire");
+    assert_ok(&registry(&["init", &format!("{root}/_squire"), "--name", "n"]), "init");
+    let admin: [&[&str]; 4] = [
+        &["project", "create", "p"],
+        &["warehouse", "create", "w", "--project", "p", "--root", &root],
+        &["namespace", "create", "namespace/ns", "--warehouse", "w"],
+        &["table", "create", "table/ns/dev", "--location", "t/tree/dev"],
+    ];
+    for args in admin {
+        let mut all = args.to_vec();
+        all.push(&flag);
+        assert_ok(&registry(&all), &format!("{args:?}"));
+    }
+    let before = dataset_tree(&here.path("lake/t/tree"));
+    let swept = clean(&root);
+    assert_eq!(row(&swept, "t/tree/dev")["outcome"]["reason"], "unknown_authority", "{swept:#}");
+    assert_eq!(dataset_tree(&here.path("lake/t/tree")), before);
+}
