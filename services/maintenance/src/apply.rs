@@ -21,9 +21,11 @@ use tokio::sync::Mutex;
 use crate::admit::{self, Skip};
 use crate::estate::{Estate, Rates};
 use crate::plan::{self, DatasetPlan, Settings};
+use crate::state::WaitingFor;
 
 mod cleanup;
 mod pass;
+mod yielding;
 
 use pass::Pass;
 
@@ -56,6 +58,10 @@ pub struct Tools {
 pub struct Applied {
     /// It was left alone after all.
     pub skipped: Option<Skip>,
+    /// A file of somebody else's long work, for which this pass stopped.
+    pub waits_for: Option<String>,
+    /// The audit entry was opened.
+    pub opened: bool,
     /// Compaction: fragments removed and added, bytes, tasks, seconds.
     pub compact: StepDone,
     /// Index work.
@@ -134,8 +140,15 @@ pub fn failure_kind(kind: Kind) -> FailureKind {
     }
 }
 
-/// Applies one dataset's plan.
-pub async fn apply(tools: &Tools, plan: &DatasetPlan, look: &Look, governance: &Governance) -> Applied {
+/// Applies one dataset's plan. `waiting_for`: somebody else's long
+/// work that earlier passes have waited for.
+pub async fn apply(
+    tools: &Tools,
+    plan: &DatasetPlan,
+    look: &Look,
+    governance: &Governance,
+    waiting_for: Option<&WaitingFor>,
+) -> Applied {
     if plan.is_empty() {
         return Applied::default();
     }
@@ -152,9 +165,12 @@ pub async fn apply(tools: &Tools, plan: &DatasetPlan, look: &Look, governance: &
         }
         Err(e) => return Applied::skip(SkipReason::RegistryUnreadable, e.to_string()),
     };
+    if let Err(e) = yielding::bury(tools, &claim).await {
+        tracing::warn!(dataset = plan.uri, error = %e, "the end of the run that died here could not be recorded");
+    }
     let (claim, renewing) = keep_renewed(claim, tools.estate.config().grace.claim_ttl);
     let mut applied = match prepare(tools, &plan.uri).await {
-        Ok(()) => Box::pin(Pass::run(tools, plan, look, governance, &claim)).await,
+        Ok(()) => Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for)).await,
         Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
     };
     renewing.abort();
@@ -230,13 +246,17 @@ async fn recheck(tools: &Tools, look: &Look) -> Result<Governance, Skip> {
 }
 
 async fn close_entry(tools: &Tools, plan: &DatasetPlan, applied: &Applied) -> squire_registry::Result<()> {
-    if !applied.is_material() {
+    if !applied.opened {
         return Ok(());
     }
     let cleaned = applied.cleaned.clone().unwrap_or_default();
     let result = DatasetResult {
         closed_at: tools.estate.now(),
-        outcome: if applied.failures.is_empty() { "maintained".into() } else { "failed".into() },
+        outcome: match (&applied.skipped, applied.failures.is_empty()) {
+            (_, false) => "failed".into(),
+            (Some(skip), true) if !applied.is_material() => format!("skipped: {}", skip.reason),
+            _ => "maintained".into(),
+        },
         versions_removed: cleaned.versions,
         files_removed: cleaned.files,
         bytes_removed: cleaned.bytes,
@@ -246,6 +266,7 @@ async fn close_entry(tools: &Tools, plan: &DatasetPlan, applied: &Applied) -> sq
             Vec::new()
         },
         commits: applied.commits.clone(),
+        stranded_bytes: applied.stranded,
         error: applied.failures.values().next().map(|(_, text)| text.clone()),
     };
     tools.registry.run_dataset_closed(tools.estate.run, &plan.uri, result).await

@@ -12,7 +12,7 @@ use futures::stream::{self, StreamExt};
 use squire_lake::look::{Look, Looked, look};
 use squire_lake::refs::{CloneGraph, KeepSet};
 use squire_lake::{contain, uri};
-use squire_registry::Governance;
+use squire_registry::{Block, BlockKind, Governance, Subject};
 use squire_service::report::{
     Dataset, Finding, FindingKind, FindingSubject, Incomplete, Outcome, SkipReason, StepReason,
 };
@@ -22,7 +22,7 @@ use crate::apply::{Applied, Tools, apply, failure_kind};
 use crate::estate::{Estate, Scope};
 use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
 use crate::report::{self, Seen};
-use crate::state::DatasetState;
+use crate::state::{DatasetState, Failure, RETRY, WaitingFor};
 
 /// Which of the estate's datasets a run is about.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +69,25 @@ pub struct Planned {
     pub state: DatasetState,
 }
 
+impl PlannedEstate {
+    /// Whether a look failed in a way that must be remembered.
+    pub fn has_lasting_failures(&self) -> bool {
+        self.candidates.iter().any(|c| matches!(&c.case, Case::Failed(e) if lasts(e)))
+    }
+}
+
+/// What waiting will not mend.
+fn lasts(e: &squire_lake::Error) -> bool {
+    matches!(e.kind(), squire_lake::Kind::Bug | squire_lake::Kind::Permanent)
+}
+
+impl Planned {
+    /// Whether files lie in it that no version names and that are young enough to be somebody's work.
+    pub fn has_unnamed_files(&self, now: DateTime<Utc>) -> bool {
+        !squire_lake::writers::unnamed(&self.look, self.governance.policy.policy.yield_window, now).is_empty()
+    }
+}
+
 /// A whole estate, looked at and planned.
 pub struct PlannedEstate {
     /// By URI.
@@ -81,6 +100,8 @@ pub struct PlannedEstate {
     pub findings: Vec<Finding>,
     /// What could not be read.
     pub incomplete: Vec<Incomplete>,
+    /// What is remembered of datasets that could not be planned.
+    pub states: HashMap<String, DatasetState>,
 }
 
 /// Discovers, looks and plans. Zero writes.
@@ -137,13 +158,14 @@ pub async fn plan_estate(
         let case = planner.case(&uri, result).await;
         candidates.push(Candidate { uri, case, seconds: seconds + start.elapsed().as_secs_f64() });
     }
+    let states = planner.states;
     // Biggest gain first.
     candidates.sort_by(|a, b| gain(b).cmp(&gain(a)).then_with(|| a.uri.cmp(&b.uri)));
     limit(&mut candidates, selection.limit);
     let mut findings = estate_findings(estate, &wanted, selection);
     findings.extend(vanished(estate).await);
     let incomplete = incomplete(estate, &scope, &candidates);
-    PlannedEstate { candidates, graph: Arc::new(graph), scope, findings, incomplete }
+    PlannedEstate { candidates, graph: Arc::new(graph), scope, findings, incomplete, states }
 }
 
 fn gain(candidate: &Candidate) -> u64 {
@@ -469,15 +491,17 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
             _ => None,
         })
         .collect();
+    let (calm, suspicious): (Vec<_>, Vec<_>) = work.into_iter().partition(|p| !p.has_unnamed_files(tools.estate.now()));
     let concurrency = tools.estate.config().limits.concurrency.max(1);
-    let done: Vec<(String, Applied, f64)> = stream::iter(work)
+    // What may have to wait for a writer comes last: by then most of the waiting is over.
+    let done: Vec<(String, Applied, f64)> = stream::iter(calm.into_iter().chain(suspicious))
         .map(|p| async move {
             let start = Instant::now();
             let uri = p.look.uri.clone();
             let applied = if tools.shutdown.is_requested() {
                 let detail = "stopped by a signal before it began".to_string();
                 Applied { skipped: Some(Skip { reason: SkipReason::NotSelected, detail }), ..Applied::default() }
-            } else if let Some(f) = p.state.gives_up_on(p.plan.read_version) {
+            } else if let Some(f) = p.state.gives_up_on(p.plan.read_version, tools.estate.now()) {
                 let mut applied = Applied::default();
                 let kind = f.kind.parse().unwrap_or(squire_service::report::FailureKind::Permanent);
                 applied.failures.insert(
@@ -486,7 +510,8 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
                 );
                 applied
             } else {
-                let work = async { Ok(apply(tools, &p.plan, &p.look, &p.governance).await) };
+                let work =
+                    async { Ok(apply(tools, &p.plan, &p.look, &p.governance, p.state.waiting_for.as_ref()).await) };
                 match contain::contained(&tools.estate.lake, "the pass", &uri, work).await {
                     Ok(applied) => applied,
                     Err(e) => {
@@ -502,12 +527,27 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
         .buffer_unordered(concurrency)
         .collect()
         .await;
+    for candidate in &planned.candidates {
+        if let Case::Failed(e) = &candidate.case
+            && lasts(e)
+        {
+            let before = planned.states.get(&candidate.uri).cloned().unwrap_or_default();
+            let mut state = before.clone();
+            // HEAD is not known where the look itself failed.
+            state.failed(0, failure_kind(e.kind()).as_str(), tools.estate.now());
+            keep_state(tools, &candidate.uri, &before, state).await;
+        }
+    }
     done.into_iter().map(|(uri, applied, seconds)| (uri, (applied, seconds))).collect()
 }
 
 async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) {
     let mut state = p.state.clone();
     let now = tools.estate.now();
+    state.waiting_for = applied.waits_for.clone().map(|path| {
+        let since = state.waiting_for.as_ref().map_or(now, |w| w.since);
+        WaitingFor { path, since }
+    });
     if let Some((kind, _)) = applied.failures.iter().filter(|(step, _)| **step != "earlier").map(|(_, f)| f).next() {
         let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
         state.failed(version, kind.as_str(), now);
@@ -516,11 +556,37 @@ async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) {
         let rewritten = applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>();
         state.worked(version, rewritten, p.governance.policy.policy.retention, now);
     }
-    if state == p.state {
+    keep_state(tools, &p.look.uri, &p.state, state).await;
+}
+
+/// Saves what changed, and files the block that a repeated failure asks for.
+async fn keep_state(tools: &Tools, uri: &str, before: &DatasetState, state: DatasetState) {
+    if state == *before {
         return;
     }
-    if let Err(e) = tools.registry.save_state(HashMap::from([(p.look.uri.clone(), state)])).await {
-        tracing::warn!(dataset = p.look.uri, error = %e, "the state could not be saved; the next run plans without it");
+    if let Some(failure) = state.fails_repeatedly().filter(|f| before.failure.as_ref() != Some(f)) {
+        file_block(tools, uri, failure).await;
+    }
+    if let Err(e) = tools.registry.save_state(HashMap::from([(uri.to_string(), state)])).await {
+        tracing::warn!(dataset = uri, error = %e, "the state could not be saved; the next run plans without it");
+    }
+}
+
+/// `repeated_failure`: paused for a day, then tried once more. The blocks of earlier days are lifted, so one stands.
+async fn file_block(tools: &Tools, uri: &str, failure: &Failure) {
+    let subject = Subject::Dataset(uri.to_string());
+    let until = Some(failure.at + RETRY);
+    let block = Block { kind: BlockKind::RepeatedFailure, subject: subject.clone(), until, version: None };
+    let why = format!("failed {} times in a row with {}; tried again daily", failure.count, failure.kind);
+    let old = tools.estate.snapshot.blocks().filter(|b| b.fields.kind == BlockKind::RepeatedFailure);
+    for expired in old.filter(|b| b.fields.subject == subject) {
+        if let Err(e) = tools.registry.block_remove(&expired.meta.id, Some("a newer one replaces it")).await {
+            tracing::debug!(dataset = uri, error = %e, "an earlier block was gone already");
+        }
+    }
+    match tools.registry.block_add(block, &why).await {
+        Ok(_) => tracing::warn!(dataset = uri, "blocked for a day: {why}"),
+        Err(e) => tracing::error!(dataset = uri, error = %e, "the block for a repeated failure could not be filed"),
     }
 }
 

@@ -418,6 +418,15 @@ fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
     let look = seen.look;
     let mut out = Vec::new();
     let mut add = |kind: FindingKind, detail: String| out.push(Finding::new(kind, subject(seen), detail));
+    let unnamed = squire_lake::writers::unnamed(look, seen.governance.policy.policy.yield_window, look.at);
+    if let Some(oldest) = unnamed.first() {
+        let n = unnamed.len();
+        let path = &oldest.path;
+        add(
+            FindingKind::YoungFile,
+            format!("{n} young files that no version names, {path} first: a writer at work, or what one left behind"),
+        );
+    }
     if let Some((interval, older_than)) = hook(look) {
         let retention = seen.governance.policy.policy.retention;
         if seen.governance.held_by().is_some() {

@@ -3,6 +3,11 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+/// So many lasting failures of one kind in a row file a `repeated_failure` block.
+const REPEATED: u32 = 3;
+/// A dataset so blocked is tried again after this time, and the block lasts as long.
+pub const RETRY: chrono::Duration = chrono::Duration::days(1);
+
 /// One dataset's state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -13,8 +18,19 @@ pub struct DatasetState {
     pub version: Option<u64>,
     /// Bytes rewritten, with their times, within the last retention.
     pub rewritten: Vec<(DateTime<Utc>, u64)>,
+    /// Somebody else's long work that keeps the pass waiting.
+    pub waiting_for: Option<WaitingFor>,
     /// The last failure that must not be repeated before HEAD moves.
     pub failure: Option<Failure>,
+}
+
+/// Somebody else's long work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitingFor {
+    /// A file that stayed unnamed.
+    pub path: String,
+    /// Since when this has kept passes waiting.
+    pub since: DateTime<Utc>,
 }
 
 /// A failure at a HEAD.
@@ -30,11 +46,23 @@ pub struct Failure {
     pub at: DateTime<Utc>,
 }
 
+impl Failure {
+    fn is_lasting(&self) -> bool {
+        self.kind == "bug" || self.kind == "permanent"
+    }
+}
+
 impl DatasetState {
-    /// Whether a failure of this kind at this HEAD forbids another try: `bug` and `permanent` are not tried again before HEAD
-    /// changes (design, "Containment").
-    pub fn gives_up_on(&self, version: u64) -> Option<&Failure> {
-        self.failure.as_ref().filter(|f| f.version == version && (f.kind == "bug" || f.kind == "permanent"))
+    /// Whether a failure at this HEAD forbids another try: `bug` and `permanent` are not tried again before HEAD changes, but
+    /// for once a day after [`REPEATED`] of them (design, "Containment").
+    pub fn gives_up_on(&self, version: u64, now: DateTime<Utc>) -> Option<&Failure> {
+        let retry = |f: &Failure| f.count >= REPEATED && now.signed_duration_since(f.at) >= RETRY;
+        self.failure.as_ref().filter(|f| f.version == version && f.is_lasting() && !retry(f))
+    }
+
+    /// Whether the same lasting failure came so often that a block is due.
+    pub fn fails_repeatedly(&self) -> Option<&Failure> {
+        self.failure.as_ref().filter(|f| f.is_lasting() && f.count >= REPEATED)
     }
 
     /// Records a failure.

@@ -172,7 +172,8 @@ pub async fn discard(place: &Place, done: Vec<Rewritten>) -> u64 {
     commit::remove(place, &outputs_of(&done)).await
 }
 
-fn outputs_of(done: &[Rewritten]) -> Outputs {
+/// What executed tasks wrote, before their commit.
+pub fn outputs_of(done: &[Rewritten]) -> Outputs {
     let files = done
         .iter()
         .flat_map(|d| &d.result.new_fragments)

@@ -24,6 +24,8 @@ pub struct Folded {
     pub name: String,
     segments: Vec<IndexMetadata>,
     replaces: Vec<uuid::Uuid>,
+    /// Directories that the tasks wrote for the merge; no version will name those that are no segment.
+    staged: Vec<uuid::Uuid>,
     read_version: u64,
 }
 
@@ -53,6 +55,7 @@ pub async fn build(lake: &Lake, dataset: &Arc<Dataset>, name: &str, merge: usize
             name: name.to_string(),
             segments: Vec::new(),
             replaces: Vec::new(),
+            staged: results.iter().map(|r| r.segment.uuid).collect(),
             read_version: plan.read_version,
         };
         for merge in &plan.merges {
@@ -90,11 +93,7 @@ pub async fn land(
     slice: u32,
 ) -> std::result::Result<Arc<Dataset>, (Error, u64)> {
     let read_version = folded.iter().map(|f| f.read_version).min().unwrap_or(dataset.version_id());
-    let outputs = Outputs {
-        files: Default::default(),
-        directories: folded.iter().flat_map(|f| &f.segments).map(|s| format!("_indices/{}", s.uuid)).collect(),
-        bytes: folded.iter().map(Folded::bytes).sum(),
-    };
+    let outputs = outputs_of(&folded);
     let work = async {
         let removed = removed(place, dataset, read_version, &folded).await?;
         let operation = Operation::CreateIndex {
@@ -110,6 +109,21 @@ pub async fn land(
             Err((error, stranded))
         }
     }
+}
+
+/// What was built, before its commit.
+pub fn outputs_of(folded: &[Folded]) -> Outputs {
+    let segments = folded.iter().flat_map(|f| f.segments.iter().map(|s| s.uuid).chain(f.staged.iter().copied()));
+    Outputs {
+        files: Default::default(),
+        directories: segments.map(|uuid| format!("_indices/{uuid}")).collect(),
+        bytes: folded.iter().map(Folded::bytes).sum(),
+    }
+}
+
+/// Removes what was never offered to a commit: nobody can name it. Returns the bytes left behind.
+pub async fn discard(place: &Place, folded: &[Folded]) -> u64 {
+    commit::remove(place, &outputs_of(folded)).await
 }
 
 /// The replaced segments' metadata as the read version has them, also those that this build would filter out.

@@ -22,6 +22,7 @@
 //! | [`fold`] | fold new rows into indices and commit |
 //! | [`verify`] | the same answers before and after |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
+//! | [`writers`] | is somebody else at long work |
 
 pub mod authority;
 pub mod clean;
@@ -43,6 +44,7 @@ pub mod stamp;
 pub mod tier;
 pub mod uri;
 pub mod verify;
+pub mod writers;
 
 pub use error::{Error, Kind, Result};
 pub use handle::Lake;

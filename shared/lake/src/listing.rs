@@ -110,6 +110,20 @@ impl Listing {
         Ok(Self { entries })
     }
 
+    /// Lists some folders under `place`, recursively; paths stay relative to `place`.
+    ///
+    /// # Errors
+    /// As [`Listing::read`].
+    pub async fn read_dirs(place: &Place, dirs: &[&str]) -> Result<Self> {
+        let mut entries = Vec::new();
+        for dir in dirs {
+            let part = Self::read(&Place { path: place.below(dir)?, ..place.clone() }).await?;
+            entries.extend(part.entries.into_iter().map(|e| Entry { path: format!("{dir}/{}", e.path), ..e }));
+        }
+        entries.sort_by(|a: &Entry, b| a.path.cmp(&b.path));
+        Ok(Self { entries })
+    }
+
     /// The entry at exactly this path.
     pub fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.binary_search_by(|e| e.path.as_str().cmp(path)).ok().map(|i| &self.entries[i])

@@ -415,15 +415,7 @@ async fn read_json(place: &Place, path: &str) -> std::result::Result<serde_json:
 /// # Errors
 /// `Transient` when a listing failed.
 pub async fn reread_refs(place: &Place) -> Result<(RefsRead, BTreeMap<u64, String>, usize)> {
-    let mut listing = Listing::default();
-    for dir in ["_refs", "_versions"] {
-        let sub = Place { path: place.below(dir)?, ..place.clone() };
-        let mut part = Listing::read(&sub).await?;
-        for entry in &mut part.entries {
-            entry.path = format!("{dir}/{}", entry.path);
-        }
-        listing.entries.extend(part.entries);
-    }
+    let listing = Listing::read_dirs(place, &["_refs", "_versions"]).await?;
     let sorted = Sorted::of(&listing);
     let refs = read_refs(place, &sorted).await;
     let detached = sorted.manifests.iter().filter(|m| m.detached).count();

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -115,6 +116,16 @@ pub struct Claim {
     ttl: Duration,
     nonce: Uuid,
     renewed: Instant,
+    after: Option<DeadHolder>,
+}
+
+/// The run whose claim was taken over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadHolder {
+    /// Its id.
+    pub run: Uuid,
+    /// Until when it may have been alive: its last renewal, and the time in which the next one was due.
+    pub last_sign: DateTime<Utc>,
 }
 
 impl Registry {
@@ -128,16 +139,20 @@ impl Registry {
         // Taken before the put: a renewal counts from when it was sent.
         let sent = Instant::now();
         let mut taken = None;
+        let mut after = None;
         let fields =
             ClaimRecord { uri: uri.to_owned(), run, holder: Holder::this_process(self.actor()), ttl, renewals: 0 };
         let written = self
             .inner
             .records
             .update::<ClaimRecord>(place, self.actor(), None, |current| {
-                taken = None;
+                (taken, after) = (None, None);
                 let Some(other) = current else { return Ok(Change::Put(fields.clone())) };
                 let unchanged = self.observe(uri, other.meta.nonce);
                 if unchanged >= other.fields.ttl || other.fields.holder.is_gone() {
+                    let due = chrono::Duration::from_std(other.fields.ttl / 2).unwrap_or_default();
+                    let last_sign = other.meta.updated_at + due;
+                    after = (other.fields.run != run).then_some(DeadHolder { run: other.fields.run, last_sign });
                     return Ok(Change::Put(fields.clone()));
                 }
                 taken = Some(ClaimOutcome::Taken {
@@ -158,6 +173,7 @@ impl Registry {
                 ttl,
                 nonce: record.meta.nonce,
                 renewed: sent,
+                after,
             })),
             (None, None) => Err(Error::InDoubt { doing: format!("claiming {uri}") }),
         }
@@ -222,6 +238,11 @@ impl Claim {
     /// Whether a commit or a chunk of deletes may be started: the last renewal is younger than half the TTL.
     pub fn still_ours(&self) -> bool {
         self.renewed.elapsed() < self.ttl / 2
+    }
+
+    /// The run that held it and died, where it was taken over.
+    pub fn taken_from(&self) -> Option<&DeadHolder> {
+        self.after.as_ref()
     }
 
     /// The run it was taken for.

@@ -49,7 +49,7 @@ pub mod window;
 pub use actor::Actor;
 pub use blocks::{Block, BlockInfo, BlockKind};
 pub use check::{Problem, ProblemKind, check};
-pub use claims::{Claim, ClaimOutcome, Holder};
+pub use claims::{Claim, ClaimOutcome, DeadHolder, Holder};
 pub use error::{Error, Kind, Result};
 pub use govern::{EffectivePolicy, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo};
 pub use hierarchy::{NewTable, TableChanges};
@@ -66,8 +66,8 @@ pub use record::{
 };
 pub use registry::{LogLine, Registry};
 pub use runs::{
-    CollectionCount, Commit, CommitStep, DatasetEntry, DatasetIntent, DatasetResult, LiveCounts, RunOutcome, RunRecord,
-    Vanished, VersionEntry, protections_vanished,
+    CollectionCount, Commit, CommitStep, DIED, DatasetEntry, DatasetIntent, DatasetResult, LiveCounts, RunOutcome,
+    RunRecord, Vanished, VersionEntry, protections_vanished,
 };
 pub use snapshot::Snapshot;
 pub use storage::{Root, StorageOptions, canonical_uri, join_uri, local_path, within};

@@ -142,10 +142,26 @@ pub struct DatasetResult {
     /// Commits made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commits: Vec<Commit>,
+    /// Bytes written that no version names: a commit whose loss is not proven, or work cut short.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stranded_bytes: u64,
     /// Why it failed, where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
+
+/// When a run of this id began: UUIDv7 ids carry it.
+fn began_at(run: &str) -> Option<DateTime<Utc>> {
+    let (seconds, nanos) = Uuid::parse_str(run).ok()?.get_timestamp()?.to_unix();
+    DateTime::from_timestamp(i64::try_from(seconds).ok()?, nanos)
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// The outcome of an entry whose run died; [`DatasetResult::closed_at`] is then its last sign of life.
+pub const DIED: &str = "died";
 
 /// A commit that the run made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -302,6 +318,29 @@ impl Registry {
         Ok(())
     }
 
+    /// Closes a dead run's entry: whoever takes its claim over writes down until when it may have been alive. An entry that
+    /// was never opened, or that is closed already, is left alone.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn run_dataset_died(&self, run: Uuid, uri: &str, last_sign: DateTime<Utc>) -> Result<()> {
+        let partition = run.to_string();
+        let place = Place { collection: Collection::RunEntries, partition: Some(&partition), id: uri };
+        let died = DatasetResult { closed_at: last_sign, outcome: DIED.into(), ..DatasetResult::default() };
+        self.inner
+            .records
+            .update::<DatasetEntry>(place, self.actor(), None, |current| {
+                Ok(match current {
+                    Some(entry) if entry.fields.result.is_none() => {
+                        Change::Put(DatasetEntry { result: Some(died.clone()), ..entry.fields.clone() })
+                    }
+                    _ => Change::Keep,
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
     /// Closes a run.
     ///
     /// # Errors
@@ -375,8 +414,21 @@ impl Registry {
     /// # Errors
     /// What the store answers.
     pub async fn dataset_history(&self, uri: &str) -> Result<(Vec<DatasetEntry>, Vec<Unreadable>)> {
+        self.dataset_history_since(uri, DateTime::UNIX_EPOCH).await
+    }
+
+    /// As [`Registry::dataset_history`], of runs that began at `since` or later.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn dataset_history_since(
+        &self,
+        uri: &str,
+        since: DateTime<Utc>,
+    ) -> Result<(Vec<DatasetEntry>, Vec<Unreadable>)> {
         let runs = self.inner.records.list(Collection::Runs, None).await?;
         let reads: Vec<Result<Read<DatasetEntry>>> = futures::stream::iter(runs.into_keys())
+            .filter(|run| std::future::ready(began_at(run).is_none_or(|at| at >= since)))
             .map(|run| async move {
                 let place = Place { collection: Collection::RunEntries, partition: Some(&run), id: uri };
                 self.inner.records.read::<DatasetEntry>(place).await

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use squire_lake::commit::Handle as Dataset;
+use squire_lake::commit::{Handle as Dataset, Outputs};
 use squire_lake::compact::{self, Rewritten};
 use squire_lake::handle::Place;
 use squire_lake::look::Look;
@@ -16,9 +16,11 @@ use squire_registry::{
 };
 use squire_service::report::SkipReason;
 
+use super::yielding::{Stopped, Yielding};
 use super::{After, Applied, MAX_CONFLICTS, SharedClaim, Tools, recheck};
 use crate::admit::Skip;
 use crate::plan::{self, DatasetPlan, Layout, Limits, MAX_ROUNDS, Round, Rules};
+use crate::state::WaitingFor;
 
 /// One pass at work.
 pub(super) struct Pass<'a> {
@@ -27,6 +29,7 @@ pub(super) struct Pass<'a> {
     pub(super) look: &'a Look,
     pub(super) place: Place,
     pub(super) claim: &'a SharedClaim,
+    yielding: Yielding,
     pub(super) stamper: Stamper,
     pub(super) slice: u32,
     pub(super) out: Applied,
@@ -45,27 +48,37 @@ impl<'a> Pass<'a> {
         look: &'a Look,
         governance: &'a Governance,
         claim: &'a SharedClaim,
+        waiting_for: Option<&WaitingFor>,
     ) -> Applied {
-        let mut pass = match tools.estate.lake.place(&plan.uri).await {
-            Ok(place) => Pass {
-                tools,
-                plan,
-                look,
-                place,
-                claim,
-                stamper: Stamper { estate: tools.registry.id(), run: tools.estate.run },
-                slice: 0,
-                out: Applied::default(),
-            },
+        let place = match tools.estate.lake.place(&plan.uri).await {
+            Ok(place) => place,
             Err(e) => {
                 let mut out = Applied::default();
                 out.fail("open", &e);
                 return out;
             }
         };
+        let yielding = match Yielding::begin(tools, &place, look, governance, waiting_for).await {
+            Ok(yielding) => yielding,
+            Err(Stopped { skip, file }) => {
+                return Applied { skipped: Some(skip), waits_for: file, ..Applied::default() };
+            }
+        };
+        let mut pass = Pass {
+            tools,
+            plan,
+            look,
+            place,
+            claim,
+            yielding,
+            stamper: Stamper { estate: tools.registry.id(), run: tools.estate.run },
+            slice: 0,
+            out: Applied::default(),
+        };
         if let Err(e) = pass.open_entry(governance).await {
             return Applied::skip(SkipReason::RegistryUnreadable, e.to_string());
         }
+        pass.out.opened = true;
         let verified = match Box::pin(pass.rounds(governance)).await {
             Ok(()) => true,
             Err(Stop::Failed) => false,
@@ -230,8 +243,12 @@ impl<'a> Pass<'a> {
         self.tools.shutdown.is_requested()
     }
 
-    /// The registry and the claim, before each commit.
-    async fn may_commit(&self) -> Result<(), Stop> {
+    /// The registry, other people's work and the claim, before each commit. `ours` is what this commit will name.
+    async fn may_commit(&mut self, ours: &Outputs) -> Result<(), Stop> {
+        if let Err(Stopped { skip, file }) = self.yielding.before_commit(self.tools, ours).await {
+            self.out.waits_for = file;
+            return Err(Stop::Forbidden(skip));
+        }
         recheck(self.tools, self.look).await.map_err(Stop::Forbidden)?;
         match self.claim.lock().await.as_ref() {
             Some(claim) if claim.still_ours() => Ok(()),
@@ -266,7 +283,7 @@ impl<'a> Pass<'a> {
         if done.is_empty() {
             return Ok(None);
         }
-        if let Err(stop) = self.may_commit().await {
+        if let Err(stop) = self.may_commit(&compact::outputs_of(&done)).await {
             self.out.stranded += compact::discard(&self.place, done).await;
             return Err(stop);
         }
@@ -328,8 +345,8 @@ impl<'a> Pass<'a> {
         if folded.is_empty() {
             return Ok(Some(handle.clone()));
         }
-        if let Err(stop) = self.may_commit().await {
-            self.out.stranded += folded.iter().map(fold::Folded::bytes).sum::<u64>();
+        if let Err(stop) = self.may_commit(&fold::outputs_of(&folded)).await {
+            self.out.stranded += fold::discard(&self.place, &folded).await;
             return Err(stop);
         }
         self.slice += 1;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 use squire_lake::uri;
-use squire_registry::{DatasetEntry, Registry};
+use squire_registry::{DIED, DatasetEntry, Registry};
 use squire_service::cli::{Exit, Failure, OutputFormat, print_stdout};
 use uuid::Uuid;
 
@@ -72,6 +72,14 @@ fn line(out: &mut String, entry: &DatasetEntry, version: Option<u64>) -> std::fm
             entry.intent.versions.len()
         );
     };
+    if result.outcome == DIED {
+        let last = result.closed_at.format("%H:%M:%S UTC");
+        writeln!(
+            out,
+            "    died, alive until {last} at most: {} versions were going to go, and some may have",
+            entry.intent.versions.len()
+        )?;
+    }
     for commit in &result.commits {
         writeln!(out, "    {} made version {}", commit.step, commit.version)?;
     }

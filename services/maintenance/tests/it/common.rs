@@ -72,6 +72,16 @@ pub fn squire<S: AsRef<str>>(args: &[S]) -> Output {
         .expect("it ran")
 }
 
+/// `squire-maintenance`, started and not waited for.
+pub fn start<S: AsRef<str>>(args: &[S]) -> std::process::Child {
+    command(Path::new(env!("CARGO_BIN_EXE_squire-maintenance")))
+        .args(args.iter().map(AsRef::as_ref))
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it ran")
+}
+
 /// The `squire-registry` command, which is built beside this one.
 pub fn registry<S: AsRef<str>>(args: &[S]) -> Output {
     let binary = Path::new(env!("CARGO_BIN_EXE_squire-maintenance")).with_file_name("squire-registry");

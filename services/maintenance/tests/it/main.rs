@@ -19,3 +19,4 @@ mod replaced_at;
 mod s3;
 mod signals;
 mod verification;
+mod yielding;
