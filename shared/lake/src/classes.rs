@@ -221,7 +221,7 @@ impl<'a> Judge<'a> {
             Kind::Temporary => self.unnamed(entry, "a local writer did not finish it"),
             Kind::ManagedBlob => known(Class::Unknown, "managed blobs are named only inside data"),
             Kind::FragmentReuse => known(Class::Unknown, "row maps are named only inside the fragment-reuse index"),
-            Kind::Unknown => unrecognised(&entry.path),
+            Kind::Unknown => unrecognised(&entry.path, &placed.tree),
         }
     }
 
@@ -331,8 +331,8 @@ fn incomplete(look: &Look, keep: &KeepSet) -> Vec<String> {
 }
 
 /// What a path is whose kind is not known: foreign where Lance puts nothing of the sort, unknown where it might.
-fn unrecognised(path: &str) -> Verdict {
-    let rest = path.strip_prefix("tree/").unwrap_or(path);
+fn unrecognised(path: &str, tree: &str) -> Verdict {
+    let rest = path.strip_prefix(tree).unwrap_or(path).trim_start_matches('/');
     let (dir, name) = rest.split_once('/').unwrap_or(("", rest));
     match dir {
         "_mem_wal" => known(Class::Unknown, "files of a MemWAL are named by its own manifests"),
@@ -342,7 +342,7 @@ fn unrecognised(path: &str) -> Verdict {
             known(Class::Unknown, "a file of Lance's where Lance puts none")
         }
         "" | "data" => known(Class::Foreign, "not a file of Lance's"),
-        _ if path.starts_with("tree/") => known(Class::Unknown, "not a file of Lance's, where branches lie"),
+        "tree" => known(Class::Unknown, "not a file of Lance's, where branches lie"),
         // Other maintainers and newer releases keep their files in directories of such names.
         _ if dir.starts_with('_') => known(Class::Unknown, "in a directory of a name that Lance may use"),
         _ => known(Class::Foreign, "not a file of Lance's"),

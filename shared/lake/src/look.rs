@@ -525,6 +525,12 @@ impl Look {
             .sum()
     }
 
+    /// The canonical URIs of the datasets nested in this one: no walk finds them, and each may be a clone.
+    pub fn nested_uris(&self) -> Vec<String> {
+        let uri = |rel: &String| rel.split('/').fold(self.uri.clone(), |at, s| crate::uri::join(&at, s));
+        self.nested.iter().map(uri).collect()
+    }
+
     /// Whether any version has managed blobs, whose files are named only inside data.
     pub fn managed_blobs(&self) -> bool {
         self.uses.unseen().managed_blobs

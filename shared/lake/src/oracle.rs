@@ -68,6 +68,7 @@ pub async fn check(lake: &Lake, root: &str, leftovers: Leftovers) -> Vec<Unexpla
         match look(lake, dataset, Utc::now()).await {
             Ok(Looked::Dataset(look)) => {
                 graph.add(dataset, look.reads.clone());
+                nested(lake, &look, &mut graph).await;
                 looks.push(*look);
             }
             Ok(Looked::DeclaredOnly) => {}
@@ -87,6 +88,17 @@ pub async fn check(lake: &Lake, root: &str, leftovers: Leftovers) -> Vec<Unexpla
         quarantine(lake, root, &mut out).await;
     }
     out.found
+}
+
+/// What datasets nested in this one read: no walk finds them, and each may be a clone.
+async fn nested(lake: &Lake, outer: &Look, graph: &mut CloneGraph) {
+    for inner in outer.nested_uris() {
+        match look(lake, &inner, Utc::now()).await {
+            Ok(Looked::Dataset(look)) => graph.add(&inner, look.reads),
+            Ok(_) => {}
+            Err(_) => graph.add_unread(inner),
+        }
+    }
 }
 
 struct Report {
