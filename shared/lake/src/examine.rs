@@ -21,13 +21,13 @@ pub struct Examined {
     pub look: Look,
     /// Its classes, orphans and missing confirmed by both looks.
     pub classes: Classes,
-    /// Whether a second look was needed.
+    /// How many looks were taken: 2 where the first found an orphan or something missing.
     pub looks: u8,
 }
 
 /// What a place turned out to be.
 #[derive(Debug)]
-pub enum Place {
+pub enum Examination {
     /// A dataset.
     Dataset(Box<Examined>),
     /// Declared, no data yet.
@@ -41,11 +41,11 @@ pub enum Place {
 ///
 /// # Errors
 /// As [`look`]: a listing that failed, a HEAD that cannot be read.
-pub async fn examine(lake: &Lake, uri: &str, keep: &KeepSet, ages: &Ages) -> Result<Place> {
+pub async fn examine(lake: &Lake, uri: &str, keep: &KeepSet, ages: &Ages) -> Result<Examination> {
     match look(lake, uri, Utc::now()).await? {
         Looked::Dataset(first) => confirm(lake, *first, keep, ages).await,
-        Looked::DeclaredOnly => Ok(Place::DeclaredOnly),
-        Looked::Nothing => Ok(Place::Nothing),
+        Looked::DeclaredOnly => Ok(Examination::DeclaredOnly),
+        Looked::Nothing => Ok(Examination::Nothing),
     }
 }
 
@@ -53,20 +53,20 @@ pub async fn examine(lake: &Lake, uri: &str, keep: &KeepSet, ages: &Ages) -> Res
 ///
 /// # Errors
 /// As [`examine`].
-pub async fn confirm(lake: &Lake, first: Look, keep: &KeepSet, ages: &Ages) -> Result<Place> {
+pub async fn confirm(lake: &Lake, first: Look, keep: &KeepSet, ages: &Ages) -> Result<Examination> {
     let found = classes(&first, keep, ages);
     if found.missing.is_empty() && found.of(Class::Orphan).next().is_none() {
-        return Ok(Place::Dataset(Box::new(Examined { look: first, classes: found, looks: 1 })));
+        return Ok(Examination::Dataset(Box::new(Examined { look: first, classes: found, looks: 1 })));
     }
     let uri = first.uri.clone();
     drop(first);
     match look(lake, &uri, Utc::now()).await? {
         Looked::Dataset(second) => {
             let classes = agreed(&found, classes(&second, keep, ages));
-            Ok(Place::Dataset(Box::new(Examined { look: *second, classes, looks: 2 })))
+            Ok(Examination::Dataset(Box::new(Examined { look: *second, classes, looks: 2 })))
         }
-        Looked::DeclaredOnly => Ok(Place::DeclaredOnly),
-        Looked::Nothing => Ok(Place::Nothing),
+        Looked::DeclaredOnly => Ok(Examination::DeclaredOnly),
+        Looked::Nothing => Ok(Examination::Nothing),
     }
 }
 

@@ -14,7 +14,7 @@ use lance::Dataset;
 
 use crate::classes::{Absent, Ages, Class, Classed};
 use crate::discover::{QUARANTINE, discover};
-use crate::examine::{Examined, Place, confirm};
+use crate::examine::{Examination, Examined, confirm};
 use crate::listing::Listing;
 use crate::look::{Look, Looked, look};
 use crate::refs::CloneGraph;
@@ -140,7 +140,7 @@ async fn dataset(lake: &Lake, first: Look, graph: &CloneGraph, out: &mut Report)
     // The test's clock is the store's: both are this machine's.
     let ages = Ages { now: Utc::now(), longest_write: Duration::ZERO };
     let Examined { look, classes, .. } = match confirm(lake, first, &keep, &ages).await {
-        Ok(Place::Dataset(examined)) => *examined,
+        Ok(Examination::Dataset(examined)) => *examined,
         Ok(_) => return out.say(None, "it went away between two looks".into()),
         Err(e) => return out.say(None, e.to_string()),
     };

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use chrono::Utc;
 use proptest::prelude::*;
 use squire_lake::classes::{Ages, Class, Classes, classes};
-use squire_lake::examine::{Place, agreed, examine};
+use squire_lake::examine::{Examination, agreed, examine};
 use squire_lake::look::{Look, owner};
 use squire_lake::refs::{CloneGraph, KeepSet};
 use squire_lake::sample::{self, Sample, SampleIndex};
@@ -279,7 +279,7 @@ async fn what_is_named_and_gone_is_missing_with_who_needs_it() {
         std::fs::remove_file(root.join(path)).expect("removed");
     }
     std::fs::write(root.join(&short[0]), b"short").expect("cut");
-    let Place::Dataset(examined) = examine(&lake(), &uri, &nobody(), &ages()).await.expect("looked") else {
+    let Examination::Dataset(examined) = examine(&lake(), &uri, &nobody(), &ages()).await.expect("looked") else {
         panic!("a dataset")
     };
     assert_eq!(examined.looks, 2, "nothing is called missing after one look");
