@@ -134,7 +134,7 @@ pub async fn plan_estate(
     for (uri, result, _) in &looked {
         match result {
             Ok(Looked::Dataset(look)) => {
-                nested.extend(nested_in(look));
+                nested.extend(look.nested_uris());
                 graph.add(uri, look.reads.clone());
             }
             Ok(_) => {}
@@ -254,7 +254,7 @@ async fn complete_graph(
         for (uri, result) in looked {
             match result {
                 Ok(Looked::Dataset(look)) => {
-                    nested.extend(nested_in(&look));
+                    nested.extend(look.nested_uris());
                     graph.add(&uri, look.reads);
                 }
                 Ok(_) => {}
@@ -262,11 +262,6 @@ async fn complete_graph(
             }
         }
     }
-}
-
-/// The canonical URIs of datasets that lie inside this one.
-fn nested_in(look: &Look) -> Vec<String> {
-    look.nested.iter().map(|rel| rel.split('/').fold(look.uri.clone(), |at, s| uri::join(&at, s))).collect()
 }
 
 /// Plans one dataset after another.

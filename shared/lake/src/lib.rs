@@ -12,6 +12,9 @@
 //! | [`listing`] | the objects under a dataset, by kind |
 //! | [`look`] | all that is known of one dataset before a plan |
 //! | [`refs`] | who names which file: keep-set and clone graph |
+//! | [`classes`] | one class for every object under a dataset |
+//! | [`examine`] | listing, look, and the second look before anything is called orphan or missing |
+//! | [`oracle`] | what a dataset's directory may hold after a test |
 //! | [`authority`] | who owns the dataset's HEAD |
 //! | [`health`] | does every file that HEAD names exist |
 //! | [`index`] | the state of every index |
@@ -25,12 +28,14 @@
 //! | [`writers`] | is somebody else at long work |
 
 pub mod authority;
+pub mod classes;
 pub mod clean;
 pub mod commit;
 pub mod compact;
 pub mod contain;
 pub mod discover;
 mod error;
+pub mod examine;
 pub mod fold;
 pub mod handle;
 pub mod health;
@@ -38,6 +43,7 @@ pub mod index;
 pub mod listing;
 pub mod look;
 pub mod manifest;
+pub mod oracle;
 pub mod refs;
 pub mod sample;
 pub mod stamp;

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::ObjectStore as _;
 
+use crate::discover::{QUARANTINE, RESERVED};
 use crate::handle::Place;
 use crate::{Error, Kind as ErrorKind, Result};
 
@@ -35,6 +36,9 @@ pub enum Kind {
     Detached(u64),
     /// `N.manifest-<uuid>` or `.tmp*` in `_versions/`: a commit that did not end.
     Staging,
+    /// `.tmp*` or `….tmp.<uuid>` in another directory of Lance's: what a local writer had not yet renamed. Never named by
+    /// anybody, also inside a live index's directory.
+    Temporary,
     /// `latest_version_hint.json`.
     Hint,
     /// A data file.
@@ -67,6 +71,10 @@ pub enum Kind {
     Deregistered,
     /// Inside a dataset that is nested in this one; its root relative to ours.
     Nested(String),
+    /// `_squire_quarantine/…`: what a reclaim moved away, where the warehouse's root is the dataset itself.
+    Quarantine,
+    /// `_squire/…`: the registry, where its root is the dataset itself.
+    Registry,
     /// Not recognised: MemWAL, `data/_parts/`, namespace side files, and what is no Lance file at all.
     Unknown,
 }
@@ -150,6 +158,14 @@ fn below(path: &str, dir: &str) -> bool {
 
 /// What the object at a relative path is. Pure; any string is accepted.
 pub fn classify(path: &str) -> Placed {
+    let ours = |kind| Placed { tree: String::new(), kind };
+    match path.split_once('/') {
+        Some((QUARANTINE, _)) => return ours(Kind::Quarantine),
+        Some((RESERVED, _)) => return ours(Kind::Registry),
+        // A memtable that was flushed is a dataset of its own there, and still the table's.
+        Some(("_mem_wal", _)) => return ours(Kind::Unknown),
+        _ => {}
+    }
     let (tree, rest) = split_tree(path);
     let kind = match nested_root(rest) {
         Some(root) => Kind::Nested(if tree.is_empty() { root } else { format!("{tree}/{root}") }),
@@ -178,6 +194,10 @@ fn nested_root(rest: &str) -> Option<String> {
 
 fn kind_of(rest: &str) -> Kind {
     let (dir, name) = rest.split_once('/').unwrap_or(("", rest));
+    if ["data", "_deletions", "_transactions", "_indices", "_blobs", "_fri", "_refs"].contains(&dir) && temporary(name)
+    {
+        return Kind::Temporary;
+    }
     match dir {
         "" => match name {
             ".lance-reserved" => Kind::Reserved,
@@ -199,11 +219,18 @@ fn kind_of(rest: &str) -> Kind {
     }
 }
 
+/// What lance-io's local writer makes before it renames (`object_store.rs`, `create` and `put_if_absent`).
+fn temporary(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    let renamed = |(_, id): (&str, &str)| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    last.starts_with(".tmp") || last.rsplit_once(".tmp.").is_some_and(renamed)
+}
+
 fn version_kind(name: &str) -> Kind {
     if name == "latest_version_hint.json" {
         return Kind::Hint;
     }
-    if name.starts_with(".tmp") || name.contains(".manifest-") {
+    if temporary(name) || name.contains(".manifest-") {
         return Kind::Staging;
     }
     let Some(stem) = name.strip_suffix(".manifest") else {
@@ -273,6 +300,14 @@ mod tests {
         case("data/inner.lance/_versions/1.manifest", "", Kind::Nested("data/inner.lance".into()));
         case("media/cat.png", "", Kind::Unknown);
         case("_mem_wal/x/1.manifest", "", Kind::Unknown);
+        case("_mem_wal/x/gen_1/_versions/1.manifest", "", Kind::Unknown);
+        case("_indices/0a0b0c0d-0000-4000-8000-000000000001/.tmpQx1", "", Kind::Temporary);
+        case("data/0101/.tmpQx1", "", Kind::Temporary);
+        case("tree/a/data/.tmpQx1", "tree/a", Kind::Temporary);
+        case("_fri/m/map.bin.tmp.00112233445566778899aabbccddeeff", "", Kind::Temporary);
+        case("data/holiday.tmp.png", "", Kind::Unknown);
+        case("_squire_quarantine/p/t/_versions/1.manifest", "", Kind::Quarantine);
+        case("_squire/estate/1.json", "", Kind::Registry);
         case(".lance-deregistered", "", Kind::Deregistered);
     }
 

@@ -502,7 +502,8 @@ impl Look {
         self.bytes_where(|by| by.contains(head))
     }
 
-    fn head_ordinal(&self) -> u32 {
+    /// HEAD's position in [`Look::manifests`], as the bitmaps of [`Look::uses`] hold it.
+    pub fn head_ordinal(&self) -> u32 {
         self.versions().last().map_or(0, |(i, _)| *i)
     }
 
@@ -516,9 +517,15 @@ impl Look {
             .sum()
     }
 
-    /// Whether the dataset has managed blobs, whose files are named only inside data.
+    /// The canonical URIs of the datasets nested in this one: no walk finds them, and each may be a clone.
+    pub fn nested_uris(&self) -> Vec<String> {
+        let uri = |rel: &String| rel.split('/').fold(self.uri.clone(), |at, s| crate::uri::join(&at, s));
+        self.nested.iter().map(uri).collect()
+    }
+
+    /// Whether any version has managed blobs, whose files are named only inside data.
     pub fn managed_blobs(&self) -> bool {
-        self.head.manifest.has_managed_blobs()
+        self.uses.unseen().managed_blobs
     }
 
     /// The names of the fragments' covering segments, by fragment id, for the planner.

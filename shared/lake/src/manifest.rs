@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeZone, Utc};
+use lance_index::scalar::inverted::builder::is_staged_path;
 use lance_table::format::{Fragment, IndexMetadata, Manifest, pb};
 use lance_table::io::deletion::relative_deletion_file_path;
 use object_store::ObjectStoreExt as _;
@@ -173,6 +174,18 @@ impl Facts {
             out.push(Named { base: None, path: format!("_transactions/{file}"), size: None });
         }
         out
+    }
+
+    /// Files inside index directories, with their sizes, where the index records them. What a build staged and dropped again is
+    /// recorded too and left out here.
+    pub fn index_files(&self) -> Vec<Named> {
+        let files = |index: &IndexMetadata| {
+            let (base, dir) = (index.base_id, format!("_indices/{}", index.uuid));
+            let kept = index.files.iter().flatten().filter(|f| !is_staged_path(&f.path));
+            kept.map(|f| Named { base, path: format!("{dir}/{}", f.path), size: Some(f.size_bytes) })
+                .collect::<Vec<_>>()
+        };
+        self.indices.iter().flat_map(files).collect()
     }
 
     /// Base paths by id, as their writer typed them, with whether each is a dataset's root.

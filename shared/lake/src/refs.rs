@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use lance_table::feature_flags::can_read_dataset;
 use roaring::RoaringBitmap;
 
 use crate::manifest::{Facts, Named};
@@ -15,6 +16,17 @@ use crate::uri;
 #[derive(Debug, Clone, Default)]
 pub struct Uses {
     files: HashMap<String, RoaringBitmap>,
+    sizes: HashMap<String, (u64, u32)>,
+    unseen: Unseen,
+}
+
+/// What some manifest may name in ways that this crate does not read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// Some manifest has managed blobs: `.blob` files are named inside data too.
+    pub managed_blobs: bool,
+    /// Some manifest has feature flags this build does not know: it may name files by fields we do not see.
+    pub feature_flags: bool,
 }
 
 /// Files of other datasets that this one's manifests read.
@@ -43,16 +55,21 @@ impl Target {
     pub fn may_be(&self, uri: &str) -> bool {
         match self {
             Target::At(at) => uri::within(at, uri) || uri::within(uri, at),
-            Target::EndsIn(tail) => {
-                uri == tail || uri.ends_with(&format!("/{tail}")) || {
-                    // The base may be a branch below the dataset's root.
-                    let inner = format!("{uri}/");
-                    tail.split_once("/tree/").is_some_and(|(root, _)| inner.ends_with(&format!("/{root}/")))
-                }
-            }
+            Target::EndsIn(tail) => within_tail(tail, uri).is_some(),
             Target::Anywhere(_) => true,
         }
     }
+}
+
+/// The folder below the dataset at `uri` that a base ending in `tail` may be: empty for the root, `tree/<branch>` for a branch.
+fn within_tail<'t>(tail: &'t str, uri: &str) -> Option<&'t str> {
+    let ends = |root: &str| uri == root || uri.strip_suffix(root).is_some_and(|above| above.ends_with('/'));
+    if ends(tail) {
+        return Some("");
+    }
+    let branch = tail.match_indices("/tree/").find(|(at, _)| ends(&tail[..*at])).map(|(at, _)| &tail[at + 1..]);
+    // A writer that stood in the dataset's own folder: any dataset's branch may be meant.
+    branch.or_else(|| tail.starts_with("tree/").then_some(tail))
 }
 
 /// What one dataset reads of others: target and the files below it.
@@ -64,21 +81,53 @@ impl Uses {
         let bases = facts.bases();
         for named in facts.named() {
             let Some(base) = named.base else {
-                self.mark(join(tree, &named.path), ordinal);
+                self.mark(join(tree, &named.path), named.size, ordinal);
                 continue;
             };
             let (target, path) = resolve(base, &bases, &named, own);
             match own_path(&target, own, &path) {
-                Some(path) => self.mark(path, ordinal),
+                Some(path) => self.mark(path, named.size, ordinal),
                 None => {
                     reads.entry(target).or_default().insert(path);
                 }
             }
         }
+        for named in facts.index_files() {
+            let path = match named.base {
+                None => Some(join(tree, &named.path)),
+                Some(base) => {
+                    let (target, path) = resolve(base, &bases, &named, own);
+                    own_path(&target, own, &path)
+                }
+            };
+            if let (Some(path), Some(size)) = (path, named.size) {
+                self.sizes.insert(path, (size, ordinal));
+            }
+        }
+        self.unseen.managed_blobs |= facts.manifest.has_managed_blobs();
+        self.unseen.feature_flags |= !can_read_dataset(facts.manifest.reader_feature_flags);
     }
 
-    fn mark(&mut self, path: String, ordinal: u32) {
+    fn mark(&mut self, path: String, size: Option<u64>, ordinal: u32) {
+        if let Some(size) = size {
+            self.sizes.insert(path.clone(), (size, ordinal));
+        }
         self.files.entry(path).or_default().insert(ordinal);
+    }
+
+    /// Recorded sizes in bytes of data files and of files in index directories, each with the last manifest that records it.
+    pub fn sizes(&self) -> impl Iterator<Item = (&str, u64, u32)> {
+        self.sizes.iter().map(|(path, (size, ordinal))| (path.as_str(), *size, *ordinal))
+    }
+
+    /// The recorded size of a file in bytes, if any manifest records it.
+    pub fn size_of(&self, path: &str) -> Option<u64> {
+        self.sizes.get(path).map(|(size, _)| *size)
+    }
+
+    /// What the manifests may name unseen.
+    pub fn unseen(&self) -> Unseen {
+        self.unseen
     }
 
     /// The manifests that name a file (or whole index directory), if any.
@@ -139,20 +188,22 @@ pub fn target(typed: &str, own: &str) -> Target {
     }
     // In the spelling of canonical URIs, without the slash that `join` puts first.
     let encoded = tail.iter().fold(String::new(), |acc, s| uri::join(&acc, s));
-    let ends = Target::EndsIn(encoded[1..].to_string());
-    if ends.may_be(own) { Target::At(own.to_string()) } else { ends }
+    let ends = &encoded[1..];
+    match within_tail(ends, own) {
+        Some("") => Target::At(own.to_string()),
+        Some(dir) if dir != ends => Target::At(format!("{own}/{dir}")),
+        // `tree/…` alone may be ours and may be another's: the keep-set of each holds it.
+        _ => Target::EndsIn(ends.to_string()),
+    }
 }
 
-/// The path relative to our own root, if the target is our root or lies in it.
+/// The path relative to our own root, if the target is our root, lies in it, or lies above it and the path leads into it.
 fn own_path(target: &Target, own: &str, path: &str) -> Option<String> {
     let Target::At(at) = target else { return None };
-    let rest = at.strip_prefix(own)?;
-    if rest.is_empty() {
-        return Some(path.to_string());
+    if !uri::within(at, own) && !uri::within(own, at) {
+        return None;
     }
-    let dir = rest.strip_prefix('/')?;
-    let dir = percent_encoding::percent_decode_str(dir).decode_utf8_lossy().into_owned();
-    Some(join(&dir, path))
+    relative(at, own, &BTreeSet::from([path.to_string()])).into_iter().next()
 }
 
 /// Every path that must stay because something outside the going versions names it.
@@ -186,17 +237,24 @@ impl CloneGraph {
     pub fn keep_set(&self, uri: &str) -> KeepSet {
         let mut keep = BTreeSet::new();
         let mut why: Vec<String> = self.unread.iter().map(|what| format!("{what} could not be read")).collect();
-        for (from, reads) in self.reads.iter().filter(|(from, _)| from.as_str() != uri) {
+        // Under a base of its own that cannot be resolved it may name files of its own root.
+        for target in self.reads.get(uri).into_iter().flat_map(Reads::keys) {
+            if let Target::Anywhere(text) = target {
+                why.push(format!("it reads files under a base that cannot be resolved ({text})"));
+            }
+        }
+        for (from, reads) in &self.reads {
             for (target, files) in reads.iter().filter(|(target, _)| target.may_be(uri)) {
                 match target {
+                    Target::Anywhere(_) if from == uri => {}
                     Target::Anywhere(text) => {
                         why.push(format!("{from} reads files under a base that cannot be resolved ({text})"));
                     }
                     Target::At(at) => keep.extend(relative(at, uri, files)),
-                    Target::EndsIn(tail) => keep.extend(match tail.find("/tree/") {
-                        Some(i) => files.iter().map(|f| format!("{}/{f}", &tail[i + 1..])).collect(),
-                        None => files.iter().cloned().collect::<Vec<_>>(),
-                    }),
+                    Target::EndsIn(tail) => {
+                        let dir = decode(within_tail(tail, uri).unwrap_or_default());
+                        keep.extend(files.iter().map(|f| join(&dir, f)));
+                    }
                 }
             }
         }
@@ -213,9 +271,12 @@ impl CloneGraph {
     }
 }
 
+fn decode(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
 /// Files below `at`, as paths relative to `uri` (one lies within the other).
 fn relative(at: &str, uri: &str, files: &BTreeSet<String>) -> Vec<String> {
-    let decode = |s: &str| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned();
     match at.strip_prefix(uri) {
         Some("") => files.iter().cloned().collect(),
         Some(rest) => {
@@ -265,6 +326,37 @@ mod tests {
         let mut graph = CloneGraph::default();
         graph.add("s3://b/c", Reads::from([(target("", "s3://b/c"), set(&["data/a.lance"]))]));
         assert!(matches!(graph.keep_set("s3://b/y"), KeepSet::Incomplete(_)));
+    }
+
+    #[test]
+    fn a_branch_of_a_branch_names_the_branchs_files_however_its_base_was_typed() {
+        let own = "file:///tree/lake/t";
+        for typed in ["/tree/lake/t/tree/dev", "t/tree/dev", "../lake/t/tree/dev", "tree/lake/t/tree/dev"] {
+            let at = target(typed, own);
+            assert_eq!(own_path(&at, own, "data/a.lance").as_deref(), Some("tree/dev/data/a.lance"), "{typed}");
+        }
+        // Typed in the dataset's own folder: it may be ours and may be a clone of another's branch.
+        let mut graph = CloneGraph::default();
+        graph.add(own, Reads::from([(target("tree/dev", own), set(&["data/a.lance"]))]));
+        for uri in [own, "file:///lake/other"] {
+            assert_eq!(graph.keep_set(uri), KeepSet::Complete(set(&["tree/dev/data/a.lance"])), "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_base_of_its_own_that_cannot_be_resolved_makes_the_set_incomplete() {
+        let mut graph = CloneGraph::default();
+        graph.add("s3://b/y", Reads::from([(target("", "s3://b/y"), set(&["data/a.lance"]))]));
+        assert!(matches!(graph.keep_set("s3://b/y"), KeepSet::Incomplete(why) if why[0].contains("empty base path")));
+    }
+
+    #[test]
+    fn a_base_above_the_dataset_that_leads_into_it_names_its_own_files() {
+        let at = Target::At("file:///lake".into());
+        assert_eq!(own_path(&at, "file:///lake/a%20b", "a b/data/1.lance").as_deref(), Some("data/1.lance"));
+        assert_eq!(own_path(&at, "file:///lake/t", "other/data/1.lance"), None);
+        let inside = Target::At("file:///lake/t/extra".into());
+        assert_eq!(own_path(&inside, "file:///lake/t", "1.lance").as_deref(), Some("extra/1.lance"));
     }
 
     #[test]

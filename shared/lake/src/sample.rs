@@ -494,20 +494,35 @@ fn rewrite_manifest(path: &std::path::Path, change: impl FnOnce(&mut pb::Manifes
 /// # Errors
 /// Lance's.
 pub async fn lance_would_remove(lake: &Lake, uri: &str) -> Result<Vec<String>> {
+    explained(lake, uri, chrono::Utc::now() + chrono::Duration::hours(1), false).await
+}
+
+/// What Lance's own clean-up says nobody names and is past its wall of seven days, every version kept: an independent opinion on
+/// orphans for tests. Only explained, never executed.
+///
+/// # Errors
+/// Lance's.
+pub async fn lance_would_call_unnamed(lake: &Lake, uri: &str) -> Result<Vec<String>> {
+    explained(lake, uri, chrono::DateTime::UNIX_EPOCH, true).await
+}
+
+async fn explained(
+    lake: &Lake,
+    uri: &str,
+    before: chrono::DateTime<chrono::Utc>,
+    unverified: bool,
+) -> Result<Vec<String>> {
     use lance::dataset::cleanup::CleanupPolicyBuilder;
     let dataset = lake.open(uri).await?;
     let place = lake.place(uri).await?;
-    let policy = CleanupPolicyBuilder::default()
-        .before_timestamp(chrono::Utc::now() + chrono::Duration::hours(1))
-        .error_if_tagged_old_versions(false)
-        .build();
+    let policy = CleanupPolicyBuilder::default().before_timestamp(before).error_if_tagged_old_versions(false).build();
     let explained =
         dataset.cleanup(policy).with_max_candidate_files(usize::MAX).explain().await.map_err(failed(uri))?;
     let root = format!("{}/", place.path);
     let mut out: Vec<String> = explained
         .candidate_files
         .into_iter()
-        .filter(|f| !f.unverified)
+        .filter(|f| f.unverified == unverified)
         .map(|f| f.path.strip_prefix(&root).map(String::from).unwrap_or(f.path))
         .collect();
     out.sort();

@@ -35,6 +35,7 @@ async fn odd_names_are_maintained_like_others() {
     }
     let again = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(again["totals"]["idle"], odd.len(), "{again:#}");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,6 +57,7 @@ async fn several_roots_are_one_sweep() {
     assert_ok(&output, "init");
     let swept = report(&["sweep", &here.text("lake/a"), &here.text("lake/b"), "--yes"]);
     assert_eq!(swept["totals"]["maintained"], 2);
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,6 +68,7 @@ async fn a_root_that_is_a_dataset_keeps_its_registry_beside_it() {
     assert_eq!(swept["totals"]["maintained"], 1, "{swept:#}");
     assert!(here.path("lake/_squire").exists());
     assert!(!here.path("lake/t/_squire").exists() && !here.path("lake/t/.squire-estate").exists());
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,6 +84,8 @@ async fn a_dataset_inside_anothers_data_refuses_its_clean_up() {
     assert_eq!(outer["steps"]["cleanup"]["reason"], "nested_dataset", "{outer:#}");
     let ids = squire_lake::sample::Sample::ids(&lake(), &here.uri("lake/outer/data/inner.lance"), None).await;
     assert_eq!(ids.expect("the inner one reads").len(), 20);
+    here.oracle("lake");
+    here.oracle("lake/outer/data/inner.lance");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,6 +127,8 @@ async fn a_damaged_dataset_fails_alone() {
     let swept: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(row(&swept, "/bad")["outcome"]["reason"], "damaged", "{swept:#}");
     assert_eq!(row(&swept, "/good")["outcome"]["kind"], "maintained");
+    // The good one is whole; what nobody names in it could be read by the bad one, so there must be nothing of the sort.
+    here.oracle_with("lake", Leftovers::None, &[("lake/bad", "decoding the manifest")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,6 +158,7 @@ async fn observe_plans_and_applies_nothing() {
     let swept = report(&["sweep", &here.text("lake"), "--yes", "--set", "estate.mode=observe"]);
     assert_eq!(row(&swept, "lake/t")["steps"]["compact"]["outcome"], "planned", "{swept:#}");
     assert_eq!(tree(&here.path("lake")), before);
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,4 +172,5 @@ async fn a_table_beside_a_graphs_manifest_is_left_alone() {
     assert_eq!(row(&swept, "g/nodes/person")["outcome"]["reason"], "graph_owned", "{swept:#}");
     assert_eq!(dataset_tree(&here.path("lake/g")), before);
     assert_eq!(row(&swept, "h/nodes/person")["outcome"]["kind"], "maintained", "a name alone is no graph");
+    here.oracle("lake");
 }

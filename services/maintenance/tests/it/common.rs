@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use squire_lake::Lake;
+pub use squire_lake::oracle::Leftovers;
 use squire_lake::sample::{Columns, Sample};
 use tempfile::TempDir;
 
@@ -46,6 +47,36 @@ impl Here {
         }
         sample
     }
+
+    /// The oracle, at the end of a test: every dataset under `rel` is whole, and nothing is left over in it.
+    #[track_caller]
+    pub fn oracle(&self, rel: &str) {
+        self.oracle_with(rel, Leftovers::None, &[]);
+    }
+
+    /// The oracle with what this test leaves on purpose: `(what the line is about, what it says)`; each must be said.
+    #[track_caller]
+    pub fn oracle_with(&self, rel: &str, leftovers: Leftovers, expected: &[(&str, &str)]) {
+        assert_explained(lake(), &self.uri(rel), leftovers, expected);
+    }
+}
+
+/// Asks the oracle about everything at or under a URI and fails with what it cannot explain.
+#[track_caller]
+pub fn assert_explained(lake: Lake, uri: &str, leftovers: Leftovers, expected: &[(&str, &str)]) {
+    let root = uri.to_string();
+    // In a thread of its own, so that a test with a runtime and one without can both ask.
+    let asked = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(squire_lake::oracle::check(&lake, &root, leftovers))
+    });
+    let mut lines: Vec<String> = asked.join().expect("the oracle").iter().map(ToString::to_string).collect();
+    for (about, says) in expected {
+        let before = lines.len();
+        lines.retain(|line| !(line.contains(about) && line.contains(says)));
+        assert!(lines.len() < before, "the oracle says nothing of {about}: {says}; it says {lines:#?}");
+    }
+    assert!(lines.is_empty(), "unexplained under {uri}: {lines:#?}");
 }
 
 pub fn lake() -> Lake {

@@ -130,6 +130,7 @@ async fn the_interval_keeps_the_clock_from_coming_back_too_soon() {
     assert_eq!(due(roomy)["reason"], "not_due");
     let args = ["plan", &here.text("lake"), "--due", "--set", roomy, "--set", "policy.interval=0s"];
     assert_eq!(report(&args)["datasets"][0]["outcome"]["kind"], "planned");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,6 +151,7 @@ async fn a_table_that_old_clients_write_keeps_its_form_until_asked() {
     assert_eq!(planned("policy.upgrade_index_format=true"), "planned");
     squire_lake::sample::set_writer(&here.path("lake/t"), "0.30.0").expect("set");
     assert_eq!(planned("policy.upgrade_index_format=false"), "planned");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]

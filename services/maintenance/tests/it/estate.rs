@@ -72,6 +72,7 @@ fn a_messy_estate_comes_out_healthy_and_stays_still() {
     assert_eq!(tree(&made.here.path("estate")), settled, "a settled estate gains nothing, in the registry neither");
     let output = squire(&["plan", &made.root(), "--detailed-exitcode"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
+    made.here.oracle("estate/lake");
 }
 
 #[test]
@@ -97,4 +98,5 @@ fn a_hundred_versions_go_and_every_fact_still_holds() {
         .filter_map(|r| r["by"].as_str())
         .collect();
     assert!(retained.contains(&"tag") && retained.contains(&"branch"), "{retained:?}");
+    made.here.oracle("estate/lake");
 }

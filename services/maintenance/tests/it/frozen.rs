@@ -44,6 +44,7 @@ async fn trashed_dataset_gets_no_write_and_undrop_brings_it_back() {
     g.admin(&["trash", "undrop", "table/ns/t"]);
     let swept = report(&["sweep", &g.here.text("lake"), "--yes"]);
     assert_eq!(super::common::row(&swept, "ns/t")["outcome"]["kind"], "maintained");
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,6 +54,7 @@ async fn frozen_dataset_gets_no_write_wherever_the_freeze_stands() {
         g.admin(&["protection", "set", subject, "freeze"]);
         let row = g.swept();
         assert_eq!(row["outcome"]["reason"], "frozen", "{subject}: {row:#}");
+        g.here.oracle("lake");
     }
 }
 
@@ -61,6 +63,7 @@ async fn blocked_dataset_gets_no_write() {
     let g = Governed::new().await;
     g.admin(&["block", "add", "table/ns/t", "--reason", "a migration"]);
     assert_eq!(g.swept()["outcome"]["reason"], "blocked");
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,6 +71,7 @@ async fn deregistered_dataset_gets_no_write() {
     let g = Governed::new().await;
     std::fs::write(g.here.path("lake/ns/t/.lance-deregistered"), b"").expect("written");
     assert_eq!(g.swept()["outcome"]["reason"], "deregistered");
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,6 +82,7 @@ async fn opted_out_dataset_gets_no_write() {
         squire_lake::sample::Sample::open(&lake, &g.here.uri("lake/ns/t"), Default::default()).await.expect("opened");
     sample.config(&[("squire.maintain", "off")]).await.expect("set");
     assert_eq!(g.swept()["outcome"]["reason"], "opted_out");
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,6 +102,7 @@ async fn deactivated_warehouse_gets_no_write() {
     let g = Governed::new().await;
     g.admin(&["warehouse", "deactivate", "w"]);
     assert_eq!(g.swept()["outcome"]["reason"], "warehouse_inactive");
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,6 +113,7 @@ async fn an_unreadable_freeze_is_not_taken_for_none() {
     std::fs::write(&records[0].0, b"{ not json").expect("written");
     let row = g.swept();
     assert_eq!(row["outcome"]["reason"], "registry_unreadable", "{row:#}");
+    g.here.oracle("lake");
 }
 
 /// What happens between a plan and its commits, with the very plan and apply of the command.
@@ -164,6 +171,7 @@ async fn a_freeze_between_plan_and_apply_stops_every_write() {
     assert_eq!(applied.skipped.map(|s| s.reason.as_str()), Some("frozen"));
     assert_eq!(touched(), data, "nothing was written and taken away again");
     assert_eq!(dataset_tree(&g.here.path("lake/ns")), before);
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,6 +190,7 @@ async fn a_freeze_that_arrives_during_the_pass_stops_the_next_commit() {
     assert_eq!(applied.commits.len(), 1, "{applied:?}");
     let planned = report(&["plan", &g.here.text("lake")]);
     assert_eq!(row(&planned, "ns/t")["before"]["version"], head + 1, "no version came after the freeze");
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,6 +206,7 @@ async fn an_unreadable_drop_or_block_is_not_taken_for_none() {
         }
         let row = g.swept();
         assert_eq!(row["outcome"]["reason"], "registry_unreadable", "{collection}: {row:#}");
+        g.here.oracle("lake");
     }
 }
 
@@ -225,6 +235,7 @@ async fn a_version_that_a_reader_needs_stays() {
     assert_eq!(cleanup["versions_removed"], 3, "1, 3 and 4 go: {cleanup:#}");
     let ids = squire_lake::sample::Sample::ids(&lake(), &g.here.uri("lake/ns/t"), Some(2)).await;
     assert_eq!(ids.expect("the reader's version reads").len(), 20);
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,6 +277,7 @@ async fn what_is_filed_during_a_clean_up_stops_the_next_chunk() {
         assert!(cleaned.stopped.is_some(), "{act:?}");
         let ids = squire_lake::sample::Sample::ids(&lake(), &uri, Some(104)).await;
         assert_eq!(ids.expect("it reads").len(), 158, "{act:?}");
+        g.here.oracle("lake");
     }
 }
 
@@ -285,6 +297,7 @@ async fn after_a_failed_verification_nothing_is_cleaned_and_a_block_is_filed() {
     assert!(applied.cleaned.is_none());
     let planned = report(&["plan", &g.here.text("lake")]);
     assert_eq!(row(&planned, "ns/t")["outcome"]["reason"], "blocked", "{planned:#}");
+    g.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -300,4 +313,5 @@ async fn a_registry_that_is_lost_during_the_pass_removes_no_version() {
     let verdict = applied.cleanup_verdict.expect("a verdict");
     assert_eq!(verdict.reason.map(|r| r.as_str()), Some("registry_lost"));
     assert!(applied.cleaned.is_none());
+    g.here.oracle("lake");
 }

@@ -35,4 +35,5 @@ fn its_own_client_answers_the_same_after_a_sweep() {
         side.as_object_mut().expect("an object").remove("ann");
     }
     assert_eq!(before, after);
+    here.oracle("db");
 }

@@ -16,6 +16,7 @@ async fn apply_does_what_the_plan_says() {
     assert_eq!(row(&applied, "lake/a")["after"]["fragments"], 1, "{applied:#}");
     let planned = report(&["plan", &here.text("lake")]);
     assert_eq!(row(&planned, "lake/b")["before"]["fragments"], 5, "b was not asked for");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,6 +30,7 @@ async fn a_moved_head_makes_the_plan_stale() {
     let applied = report(&["apply", &plan]);
     assert_eq!(row(&applied, "lake/a")["outcome"]["reason"], "plan_stale", "{applied:#}");
     assert_eq!(dataset_tree(&here.path("lake/a")), before);
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,4 +76,5 @@ async fn apply_removes_only_the_versions_of_the_plan() {
         let ids = squire_lake::sample::Sample::ids(&lake(), &here.uri("lake/a"), Some(version)).await;
         assert_eq!(ids.expect("the plan did not name it").len() as u64, 10 * version);
     }
+    here.oracle("lake");
 }

@@ -22,6 +22,7 @@ async fn a_sub_root_finds_the_registry_above() {
     let swept = report(&["sweep", &here.text("lake/a"), "--yes"]);
     assert_eq!(swept["estate"]["name"], "above");
     assert!(!here.path("lake/a/_squire").exists());
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,6 +58,7 @@ async fn a_removed_registry_reclaims_nothing_under_its_root() {
     assert_eq!((&cleanup["outcome"], &cleanup["reason"]), (&"refused".into(), &"registry_lost".into()), "{lost:#}");
     let after = names();
     assert!(before.iter().all(|p| after.contains(p)), "a file went under a lost registry");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,6 +70,7 @@ async fn without_a_registry_a_plan_makes_none() {
     report(&["sweep", &here.text("lake"), "--yes"]);
     assert!(here.path("lake/_squire").exists());
     assert!(here.path("lake/.squire-estate").exists(), "the root is marked before the first write");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,4 +89,5 @@ async fn a_protection_that_vanished_without_a_trace_is_an_error() {
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     let planned: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(planned["findings"][0]["kind"], "protections_vanished", "{planned:#}");
+    here.oracle("lake");
 }

@@ -52,6 +52,7 @@ async fn a_version_quiet_for_weeks_and_then_overwritten_stays_for_the_retention(
     assert!(row["steps"]["cleanup"]["versions_removed"].as_u64().expect("a number") >= 1, "{row:#}");
     assert!(Sample::ids(&lake, &here.uri("lake/t"), Some(good)).await.is_err(), "it is gone");
     assert_eq!(Sample::ids(&lake, &here.uri("lake/t"), None).await.expect("HEAD reads").len(), 50);
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,4 +62,5 @@ async fn nothing_written_within_the_retention_goes() {
     let swept = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(swept["totals"]["versions_removed"], 0);
     assert_eq!(row(&swept, "lake/t")["steps"]["cleanup"]["reason"], "retention");
+    here.oracle("lake");
 }

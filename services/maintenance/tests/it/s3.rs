@@ -1,9 +1,13 @@
 //! The pass on a real S3 server, and on one that lies.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+
+use squire_lake::Lake;
 
 use super::common::*;
 
@@ -12,6 +16,7 @@ struct Server {
     here: Here,
     child: Child,
     out: BufReader<std::process::ChildStdout>,
+    options: HashMap<String, String>,
 }
 
 impl Server {
@@ -26,8 +31,11 @@ impl Server {
         }
         let mut child = command.spawn().expect("python ran");
         let out = BufReader::new(child.stdout.take().expect("piped"));
-        let mut server = Self { here, child, out };
+        let mut server = Self { here, child, out, options: HashMap::new() };
         let options = server.line()["options"].clone();
+        let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), String::from);
+        server.options =
+            options.as_object().expect("options").iter().map(|(key, value)| (key.clone(), text(value))).collect();
         let mut config = String::from("[storage]\n");
         for (key, value) in options.as_object().expect("options") {
             config += &format!("{key} = {value}\n");
@@ -46,6 +54,12 @@ impl Server {
     fn state(&mut self) -> Value {
         self.child.stdin.as_mut().expect("piped").write_all(b"state\n").expect("asked");
         self.line()
+    }
+
+    fn oracle(&self) {
+        let options = self.options.clone();
+        let lake = Lake::new(Arc::new(move |_: &str| options.clone()), 256 << 20);
+        assert_explained(lake, "s3://lake", Leftovers::None, &[]);
     }
 
     fn run(&self, args: &[&str]) -> std::process::Output {
@@ -86,6 +100,7 @@ fn a_lake_on_s3_comes_out_healthy_and_stays_still() {
     for name in ["acme-silver/orders", "medallion/bronze-x", "odd name/with space"] {
         assert_eq!((&state[name][0], &state[name][1]), (&json!(130), &json!(1)), "{state}");
     }
+    server.oracle();
 }
 
 #[test]

@@ -41,4 +41,5 @@ async fn an_interrupt_leaves_every_dataset_whole_and_the_next_sweep_converges() 
     for row in last["datasets"].as_array().expect("datasets") {
         assert_eq!(row["before"]["fragments"], 1);
     }
+    here.oracle("lake");
 }

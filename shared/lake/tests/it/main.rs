@@ -2,7 +2,9 @@
 
 #![allow(unreachable_pub, missing_docs)]
 
+mod classes;
 mod clean;
 mod hook;
 mod look;
+mod oracle;
 mod support;
