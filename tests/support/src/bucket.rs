@@ -80,4 +80,10 @@ impl Bucket {
                 .try_for_each(|_| async { Ok(()) }),
         );
     }
+
+    /// Deletes one object.
+    pub fn delete(&self, path: &str) {
+        let path = Path::parse(path).expect("a path");
+        self.run(self.store.delete(&path));
+    }
 }

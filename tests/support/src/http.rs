@@ -130,6 +130,13 @@ fn line(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
     if line.ends_with(b"\r\n") { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
+/// The keys in the body of a bulk delete.
+pub(crate) fn deleted_keys(body: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(body);
+    let plain = |key: &str| key.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>")).map(|(key, _)| plain(key)).collect()
+}
+
 /// An answer as S3 gives it to a failed request.
 pub(crate) fn failure(status: u16, method: &str) -> Vec<u8> {
     let (reason, code) = match status {
@@ -162,6 +169,10 @@ mod tests {
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n".as_slice();
         assert!(Message::response(&mut &head[..], "HEAD").unwrap().body.is_empty());
         assert!(Message::request(&mut &b""[..]).unwrap().is_none());
+        assert_eq!(
+            deleted_keys(b"<Delete><Object><Key>a/b</Key></Object><Object><Key>c&amp;d</Key></Object></Delete>"),
+            ["a/b", "c&d"]
+        );
         assert!(Message::request(&mut &sized[..sized.len() - 4]).is_err(), "a cut body is no body");
     }
 }

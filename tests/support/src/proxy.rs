@@ -27,6 +27,8 @@ pub struct Request {
     pub path: String,
     /// The query as sent.
     pub query: String,
+    /// The keys that a bulk delete (`POST /bucket?delete`) names, without the bucket.
+    pub keys: Vec<String>,
 }
 
 impl Request {
@@ -232,12 +234,14 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    fn decide(&self, method: &str, target: &str) -> (Request, Action) {
+    fn decide(&self, method: &str, target: &str, body: &[u8]) -> (Request, Action) {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let mut book = lock(&self.book);
         let is_write = matches!(method, "PUT" | "POST" | "DELETE");
         book.writes += usize::from(is_write);
-        let operation = (method.to_string(), path.to_string(), query.to_string());
+        let keys = if method == "POST" { http::deleted_keys(body) } else { Vec::new() };
+        // Bulk deletes differ in their bodies alone.
+        let operation = (method.to_string(), path.to_string(), format!("{query} {}", keys.join(" ")));
         let attempt = book.attempts.entry(operation).or_default();
         *attempt += 1;
         let request = Request {
@@ -247,6 +251,7 @@ impl Shared {
             method: method.to_string(),
             path: percent_encoding::percent_decode_str(path).decode_utf8_lossy().into_owned(),
             query: query.to_string(),
+            keys,
         };
         book.log.push(request.clone());
         let action = book.rule.as_mut().map_or(Action::Pass, |rule| rule(&request));
@@ -321,7 +326,7 @@ impl Connection {
             return Ok(Next::Close);
         }
         let (method, target) = message.method_and_target();
-        let (request, action) = self.shared.decide(&method, &target);
+        let (request, action) = self.shared.decide(&method, &target, &message.body);
         match action {
             Action::KillBefore => {
                 self.shared.kill();

@@ -3,16 +3,23 @@
 use crate::proxy::{Action, Gate, Request};
 
 /// What a write is about, as one short word: the method and the place in a dataset (`PUT _versions`) or registry (`PUT claims`).
+/// A bulk delete is a `DELETE` of the first key that it names.
 pub fn kind(request: &Request) -> String {
+    match request.keys.first() {
+        Some(key) => format!("DELETE {}", place(key)),
+        None => format!("{} {}", request.method, place(&request.path)),
+    }
+}
+
+/// The directory of a dataset or registry that a path lies in, or its last segment.
+fn place(path: &str) -> &str {
     const DATASET: [&str; 7] = ["_versions", "_transactions", "_indices", "_deletions", "_refs", "data", "tree"];
-    let segments: Vec<&str> = request.path.split('/').collect();
-    let place = match segments.iter().position(|s| *s == "v1") {
-        Some(i) if segments.get(i.wrapping_sub(1)) == Some(&"_squire") => segments.get(i + 1).copied(),
-        _ => segments.iter().rev().skip(1).find(|s| DATASET.contains(s)).copied(),
-    };
+    let segments: Vec<&str> = path.split('/').collect();
+    let in_registry = segments.windows(3).find(|w| w[0] == "_squire" && w[1] == "v1").map(|w| w[2]);
+    let in_dataset = || segments.iter().rev().skip(1).find(|s| DATASET.contains(s)).copied();
     let name = segments.last().copied().unwrap_or_default();
-    let place = place.unwrap_or(if name.starts_with(".squire-probe-") { "probe" } else { name });
-    format!("{} {place}", request.method)
+    let other = if name.starts_with(".squire-probe-") { "probe" } else { name };
+    in_registry.or_else(in_dataset).unwrap_or(other)
 }
 
 /// The `n`-th write gets this action, everything else passes.
@@ -21,7 +28,7 @@ pub fn on_nth_write(n: usize, action: Action) -> impl FnMut(&Request) -> Action 
 }
 
 /// The `n`-th write of a [`kind`] gets this action, everything else passes.
-pub fn on_nth_of_kind(wanted: &str, n: usize, action: Action) -> impl FnMut(&Request) -> Action + Send {
+pub fn on_nth_of_kind(wanted: &str, n: usize, action: Action) -> impl FnMut(&Request) -> Action + Send + use<> {
     let wanted = wanted.to_string();
     let mut seen = 0;
     move |request| {
@@ -30,18 +37,11 @@ pub fn on_nth_of_kind(wanted: &str, n: usize, action: Action) -> impl FnMut(&Req
     }
 }
 
-/// The first request that matches is held at the returned gate, everything else passes.
+/// Every request that matches is held at the returned gate until it opens, everything else passes.
 pub fn gated(mut matches: impl FnMut(&Request) -> bool + Send) -> (Gate, impl FnMut(&Request) -> Action + Send) {
     let gate = Gate::new();
     let held = gate.clone();
-    let mut done = false;
-    let rule = move |request: &Request| {
-        if !done && matches(request) {
-            done = true;
-            return Action::Hold(held.clone());
-        }
-        Action::Pass
-    };
+    let rule = move |request: &Request| if matches(request) { Action::Hold(held.clone()) } else { Action::Pass };
     (gate, rule)
 }
 

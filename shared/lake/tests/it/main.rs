@@ -5,4 +5,5 @@
 mod clean;
 mod hook;
 mod look;
+mod lost;
 mod support;
