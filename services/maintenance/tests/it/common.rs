@@ -83,7 +83,8 @@ pub fn lake() -> Lake {
     Lake::new(Arc::new(|_: &str| HashMap::new()), 256 << 20)
 }
 
-fn command(binary: &Path) -> Command {
+/// A command without the caller's `SQUIRE_` variables.
+pub fn command(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     for (name, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("SQUIRE_")) {
         command.env_remove(name);
@@ -115,10 +116,15 @@ pub fn start<S: AsRef<str>>(args: &[S]) -> std::process::Child {
 
 /// The `squire-registry` command, which is built beside this one.
 pub fn registry<S: AsRef<str>>(args: &[S]) -> Output {
+    let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+    registry_command().args(args).output().expect("it ran")
+}
+
+/// The `squire-registry` command without arguments.
+pub fn registry_command() -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_squire-maintenance")).with_file_name("squire-registry");
     assert!(binary.exists(), "{} is not built; run `make test` or `cargo build --workspace --bins`", binary.display());
-    let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
-    command(&binary).args(args).output().expect("it ran")
+    command(&binary)
 }
 
 pub fn code(output: &Output) -> i32 {

@@ -7,4 +7,5 @@ mod clean;
 mod hook;
 mod look;
 mod oracle;
+mod lost;
 mod support;

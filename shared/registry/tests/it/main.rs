@@ -7,6 +7,7 @@ mod claims;
 mod govern;
 mod hierarchy;
 mod identity;
+mod many_writers;
 mod policy;
 mod probe;
 mod races;

@@ -1,0 +1,117 @@
+//! Invariant `crash_safe`: the process is killed at its writes, before the server hears of them and before it hears the answer.
+//!
+//! `make test` kills at the first write of every kind (to the registry, of each directory of a dataset, each delete) and at the
+//! last of those that commit or delete; `make test-long` at EVERY write.
+
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use squire_lake::oracle::Leftovers;
+use squire_test_support::{Action, Request, Server, kind, on_nth_of_kind, on_nth_write};
+
+use super::s3_estate::*;
+
+struct Kills {
+    server: &'static Server,
+    pristine: Arc<Pristine>,
+    copies: Copies,
+}
+
+impl Kills {
+    fn new(test: &str) -> Option<Self> {
+        let server = Server::shared(test)?;
+        let pristine = Arc::new(Pristine::three(server));
+        let copies = Copies::of(server, pristine.clone(), "kill");
+        Some(Self { server, pristine, copies })
+    }
+
+    fn estate(&self) -> OnS3 {
+        OnS3::at(self.server, self.copies.take())
+    }
+
+    /// The writes of a sweep that nothing disturbs.
+    fn writes(&self) -> Vec<Request> {
+        let estate = self.estate();
+        let swept = estate.sweep();
+        assert_eq!(swept.code(), Some(0), "{}", swept.stderr);
+        assert_eq!(swept.report["totals"]["maintained"], 3, "{:#}", swept.report);
+        assert!(swept.report["totals"]["versions_removed"].as_u64() > Some(6), "{:#}", swept.report);
+        let writes = estate.proxy.writes();
+        estate.is_explained(Leftovers::None, "undisturbed");
+        estate.converges(&self.pristine, "undisturbed");
+        writes
+    }
+
+    fn kill(&self, rule: impl FnMut(&Request) -> Action + Send + 'static, what: &str) {
+        let estate = self.estate();
+        estate.proxy.set(rule);
+        let ended = estate.start(&[]).end();
+        assert_eq!(ended.status.signal(), Some(9), "{what}: it was not killed: {}", ended.stderr);
+        estate.proxy.settle();
+        estate.has_its_rows(&self.pristine, what);
+        let tagged = self.server.pylance("read", &estate.uri("plain"), json!({"tag": "kept"}));
+        assert_eq!(tagged["rows"], 60, "{what}: {tagged}");
+        estate.converges(&self.pristine, what);
+        estate.is_explained(Leftovers::Explained, what);
+    }
+}
+
+#[test]
+fn a_sweep_killed_at_any_kind_of_write_loses_nothing_and_the_next_one_converges() {
+    let Some(kills) = Kills::new("a_sweep_killed_at_any_kind_of_write_loses_nothing_and_the_next_one_converges") else {
+        return;
+    };
+    let mut kinds: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+    for write in kills.writes() {
+        *kinds.entry(kind(&write)).or_default() += 1;
+    }
+    for wanted in ["PUT data", "PUT _versions", "PUT _transactions", "PUT _indices", "DELETE _versions", "DELETE data"]
+    {
+        assert!(kinds.contains_key(wanted), "no {wanted} among {kinds:?}");
+    }
+    for (name, count) in &kinds {
+        kills.kill(on_nth_of_kind(name, 1, Action::KillAfter), &format!("after the first {name}"));
+        // What the server did not hear matters where something was done already: at commits and deletes.
+        if name.contains("_versions") || name.starts_with("DELETE") {
+            kills.kill(on_nth_of_kind(name, *count, Action::KillBefore), &format!("before the last {name}"));
+        }
+    }
+}
+
+#[test]
+#[ignore = "every write, twice: minutes; part of `make test-long`"]
+fn a_sweep_killed_at_every_write_loses_nothing_and_the_next_one_converges() {
+    let Some(kills) = Kills::new("a_sweep_killed_at_every_write_loses_nothing_and_the_next_one_converges") else {
+        return;
+    };
+    let writes = kills.writes();
+    eprintln!("{} writes", writes.len());
+    for (i, write) in writes.iter().enumerate() {
+        let n = i + 1;
+        kills.kill(
+            on_nth_write(n, Action::KillBefore),
+            &format!("before write {n} of {} ({})", writes.len(), kind(write)),
+        );
+        kills.kill(
+            on_nth_write(n, Action::KillAfter),
+            &format!("after write {n} of {} ({})", writes.len(), kind(write)),
+        );
+    }
+}
+
+#[test]
+fn a_claim_left_by_a_killed_sweep_is_taken_over_at_once() {
+    let Some(server) = Server::shared("a_claim_left_by_a_killed_sweep_is_taken_over_at_once") else { return };
+    let pristine = Pristine::one(server);
+    let estate = OnS3::copy(server, &pristine);
+    estate.proxy.set(on_nth_of_kind("PUT data", 1, Action::KillBefore));
+    let ended = estate.start_plainly(&[]).end();
+    assert_eq!(ended.status.signal(), Some(9), "{}", ended.stderr);
+    let claims = estate.bucket.list(&format!("{}/_squire/v1/claims", estate.prefix));
+    assert_eq!(claims.len(), 1, "the claim stands: {claims:?}");
+    estate.proxy.pass();
+    let next = estate.start_plainly(&[]).end();
+    assert_eq!(next.row("orders")["outcome"]["kind"], "maintained", "{:#}", next.report);
+    assert_eq!(estate.read("orders")["fragments"], Value::from(1));
+}

@@ -1,0 +1,305 @@
+//! What arrives while a pass runs is honoured: the process is held at a request, and somebody else works on the real server.
+//!
+//! Three moments: between plan and apply, between the execution of a compaction and its commit, and in the middle of clean-up. A
+//! clone of a version that is already past its retention is not here: it is a race of seconds, and retention is the guard (design,
+//! invariant 7).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Value, json};
+use squire_lake::oracle::Leftovers;
+use squire_test_support::{Request, Server, kind};
+
+use super::s3_estate::*;
+
+/// A moment of the pass: holds the requests that it returns true for.
+type Moment = fn() -> Box<dyn FnMut(&Request) -> bool + Send>;
+
+/// The run's record is the first write of apply.
+fn before_apply() -> Box<dyn FnMut(&Request) -> bool + Send> {
+    Box::new(|r| kind(r) == "PUT runs")
+}
+
+/// The data file is the last that execution writes; the commit comes next.
+fn before_commit() -> Box<dyn FnMut(&Request) -> bool + Send> {
+    Box::new(|r| kind(r) == "PUT data")
+}
+
+/// The manifests of a chunk are gone, its first file is about to go.
+fn before_a_file_goes() -> Box<dyn FnMut(&Request) -> bool + Send> {
+    let mut manifests = false;
+    Box::new(move |r| {
+        manifests |= kind(r) == "DELETE _versions";
+        manifests && kind(r).starts_with("DELETE") && kind(r) != "DELETE _versions"
+    })
+}
+
+/// The files of the first chunk are gone, and the next chunk is being considered.
+fn between_chunks() -> Box<dyn FnMut(&Request) -> bool + Send> {
+    let mut files = false;
+    Box::new(move |r| {
+        files |= kind(r).starts_with("DELETE") && kind(r) != "DELETE _versions" && !kind(r).contains("probe");
+        files && !r.is_write()
+    })
+}
+
+/// An estate of one dataset, `orders`, registered as `table/ns/orders`, with five versions.
+fn short(test: &str) -> Option<OnS3> {
+    static PRISTINE: OnceLock<Pristine> = OnceLock::new();
+    let server = Server::shared(test)?;
+    let estate = OnS3::copy(server, PRISTINE.get_or_init(|| Pristine::one(server)));
+    estate.govern("orders");
+    std::thread::sleep(AGE);
+    Some(estate)
+}
+
+/// The same with 108 versions, which are two chunks; the data files of version 105 are HEAD's no more.
+fn long(test: &str) -> Option<OnS3> {
+    static PRISTINE: OnceLock<Arc<Pristine>> = OnceLock::new();
+    let server = Server::shared(test)?;
+    let write = |root: &str| {
+        let orders = format!("{root}/orders");
+        server.pylance("write", &orders, json!({"appends": 3}));
+        server.pylance("config", &orders, json!({"times": 100}));
+        server.pylance("write", &orders, json!({"appends": 2, "start": 90}));
+        server.pylance("write", &orders, json!({"overwrite": true, "start": 500}));
+        server.pylance("config", &orders, json!({"times": 2}));
+    };
+    let pristine = PRISTINE.get_or_init(|| Arc::new(Pristine::made(server, write, &["orders"])));
+    let estate = OnS3::copy(server, pristine);
+    estate.govern("orders");
+    std::thread::sleep(AGE);
+    Some(estate)
+}
+
+fn versions(estate: &OnS3) -> Vec<u64> {
+    let found = estate.server.pylance("versions", &estate.uri("orders"), Value::Null);
+    found["versions"].as_array().expect("versions").iter().filter_map(Value::as_u64).collect()
+}
+
+/// Tag, branch and clone arrive together; what they name answers as before, now and after another sweep.
+#[track_caller]
+fn refs_are_honoured(estate: &OnS3, moment: Moment, clone: bool) {
+    let uri = estate.uri("orders");
+    let [one, two] = [1, 2].map(|v| estate.digest("orders", json!({"version": v})));
+    let head = estate.digest("orders", Value::Null);
+    let swept = estate.meanwhile(moment(), |estate, _| {
+        estate.server.pylance("tag", &uri, json!({"name": "kept", "version": 1}));
+        estate.server.pylance("branch", &uri, json!({"name": "side", "version": 2}));
+        if clone {
+            let version = estate.read("orders")["version"].clone();
+            estate.server.pylance("clone", &uri, json!({"to": estate.uri("twin"), "version": version}));
+        }
+    });
+    assert_eq!(swept.code(), Some(0), "{}\n{:#}", swept.stderr, swept.report);
+    for when in ["after the race", "after the next sweep"] {
+        assert_eq!(estate.digest("orders", Value::Null), head, "{when}");
+        assert_eq!(estate.digest("orders", json!({"tag": "kept"})), one, "{when}");
+        assert_eq!(estate.digest("orders", json!({"branch": "side"})), two, "{when}");
+        if clone {
+            assert_eq!(estate.digest("twin", Value::Null), head, "{when}");
+        }
+        estate.is_explained(Leftovers::None, when);
+        estate.proxy.pass();
+        let next = estate.sweep();
+        assert_eq!(next.code(), Some(0), "{}", next.stderr);
+    }
+}
+
+/// A restore arrives; HEAD is what it restored.
+#[track_caller]
+fn a_restore_is_honoured(estate: &OnS3, moment: Moment, version: u64) {
+    let wanted = estate.digest("orders", json!({"version": version}));
+    let swept = estate.meanwhile(moment(), |estate, _| {
+        estate.server.pylance("restore", &estate.uri("orders"), json!({"version": version}));
+    });
+    assert_eq!(swept.code(), Some(0), "{}\n{:#}", swept.stderr, swept.report);
+    for when in ["after the race", "after the next sweep"] {
+        assert_eq!(estate.digest("orders", Value::Null), wanted, "{when}");
+        estate.is_explained(Leftovers::None, when);
+        estate.proxy.pass();
+        let next = estate.sweep();
+        assert_eq!(next.code(), Some(0), "{}", next.stderr);
+    }
+}
+
+/// A freeze or a drop arrives: from then on no file of the dataset comes or goes.
+#[track_caller]
+fn nothing_more_is_written(estate: &OnS3, moment: Moment, record: &[&str]) {
+    let mut then = BTreeSet::new();
+    let swept = estate.meanwhile(moment(), |estate, _| {
+        estate.registry(record);
+        then = estate.files("orders").into_iter().collect();
+    });
+    assert!(matches!(swept.code(), Some(0)), "{record:?}: {}\n{:#}", swept.stderr, swept.report);
+    let now: BTreeSet<String> = estate.files("orders").into_iter().collect();
+    let changed: Vec<&String> = now.symmetric_difference(&then).collect();
+    assert!(changed.is_empty(), "{record:?}: {changed:?} {}", swept.stderr);
+    estate.is_explained(Leftovers::None, &format!("{record:?}"));
+}
+
+const FREEZE: [&str; 4] = ["protection", "set", "table/ns/orders", "freeze"];
+const HOLD: [&str; 4] = ["protection", "set", "table/ns/orders", "keep-history"];
+const DROP: [&str; 3] = ["table", "drop", "table/ns/orders"];
+
+/// A hold arrives: every version of then stays.
+#[track_caller]
+fn a_hold_is_honoured(estate: &OnS3, moment: Moment) {
+    let mut then = Vec::new();
+    let swept = estate.meanwhile(moment(), |estate, _| {
+        estate.registry(&HOLD);
+        then = versions(estate);
+    });
+    assert_eq!(swept.code(), Some(0), "{}\n{:#}", swept.stderr, swept.report);
+    let now = versions(estate);
+    assert!(then.iter().all(|v| now.contains(v)), "{then:?} became {now:?}");
+    estate.digest("orders", json!({"version": then[0]}));
+}
+
+/// A reader's block arrives: its version stays and reads.
+#[track_caller]
+fn a_readers_block_is_honoured(estate: &OnS3, moment: Moment, version: u64) {
+    let wanted = estate.digest("orders", json!({"version": version}));
+    let text = version.to_string();
+    let swept = estate.meanwhile(moment(), |estate, _| {
+        estate.registry(&["block", "add", "table/ns/orders", "--reason", "a training run", "--version", &text]);
+    });
+    assert_eq!(swept.code(), Some(0), "{}\n{:#}", swept.stderr, swept.report);
+    assert_eq!(estate.digest("orders", json!({"version": version})), wanted);
+    estate.is_explained(Leftovers::None, "after the block");
+}
+
+#[test]
+fn a_tag_a_branch_and_a_clone_between_plan_and_apply_are_honoured() {
+    let Some(estate) = short("a_tag_a_branch_and_a_clone_between_plan_and_apply_are_honoured") else { return };
+    refs_are_honoured(&estate, before_apply, true);
+}
+
+#[test]
+fn a_tag_a_branch_and_a_clone_between_execute_and_commit_are_honoured() {
+    let Some(estate) = short("a_tag_a_branch_and_a_clone_between_execute_and_commit_are_honoured") else { return };
+    refs_are_honoured(&estate, before_commit, true);
+}
+
+#[test]
+fn a_restore_before_apply_or_commit_is_honoured() {
+    for moment in [before_apply as Moment, before_commit] {
+        let Some(estate) = short("a_restore_before_apply_or_commit_is_honoured") else { return };
+        a_restore_is_honoured(&estate, moment, 2);
+    }
+}
+
+#[test]
+fn a_freeze_or_drop_before_apply_or_commit_ends_all_writing() {
+    for moment in [before_apply as Moment, before_commit] {
+        for record in [FREEZE.as_slice(), &DROP] {
+            let Some(estate) = short("a_freeze_or_drop_before_apply_or_commit_ends_all_writing") else { return };
+            nothing_more_is_written(&estate, moment, record);
+        }
+    }
+}
+
+#[test]
+fn a_hold_or_block_before_apply_or_commit_keeps_its_versions() {
+    for moment in [before_apply as Moment, before_commit] {
+        let name = "a_hold_or_block_before_apply_or_commit_keeps_its_versions";
+        let Some(estate) = short(name) else { return };
+        a_hold_is_honoured(&estate, moment);
+        let Some(estate) = short(name) else { return };
+        a_readers_block_is_honoured(&estate, moment, 2);
+    }
+}
+
+/// The manifest of the named version is about to go when it is named: it comes back, and nothing more goes.
+#[test]
+fn a_version_that_is_named_while_its_manifest_goes_comes_back() {
+    for op in ["tag", "branch", "restore"] {
+        let Some(estate) = long("a_version_that_is_named_while_its_manifest_goes_comes_back") else { return };
+        let wanted = estate.digest("orders", json!({"version": 3}));
+        // Version 3's own: others of the chunk go while it is held.
+        let manifest = format!("_versions/{:020}.manifest", u64::MAX - 3);
+        let moment = move |r: &Request| kind(r) == "DELETE _versions" && r.keys[0].ends_with(&manifest);
+        let swept = estate.meanwhile(moment, |estate, _| {
+            estate.server.pylance(
+                op,
+                &estate.uri("orders"),
+                match op {
+                    "restore" => json!({"version": 3}),
+                    _ => json!({"name": "kept", "version": 3}),
+                },
+            );
+        });
+        assert_eq!(swept.code(), Some(0), "{op}: {}\n{:#}", swept.stderr, swept.report);
+        let cleanup = &swept.row("orders")["steps"]["cleanup"];
+        assert_eq!(cleanup["versions_removed"], 0, "{op}: {cleanup:#}");
+        let named = match op {
+            "tag" => json!({"tag": "kept"}),
+            "branch" => json!({"branch": "kept"}),
+            _ => Value::Null,
+        };
+        for when in ["after the race", "after the next sweep"] {
+            assert_eq!(estate.digest("orders", named.clone()), wanted, "{op} {when}");
+            estate.is_explained(Leftovers::None, &format!("{op} {when}"));
+            estate.proxy.pass();
+            assert_eq!(estate.sweep().code(), Some(0));
+        }
+    }
+}
+
+#[test]
+fn what_names_a_version_between_two_chunks_is_honoured() {
+    let name = "what_names_a_version_between_two_chunks_is_honoured";
+    for op in ["tag", "branch", "restore"] {
+        let Some(estate) = long(name) else { return };
+        let wanted = estate.digest("orders", json!({"version": 105}));
+        let swept = estate.meanwhile(between_chunks(), |estate, _| {
+            estate.server.pylance(
+                op,
+                &estate.uri("orders"),
+                match op {
+                    "restore" => json!({"version": 105}),
+                    _ => json!({"name": "kept", "version": 105}),
+                },
+            );
+        });
+        assert_eq!(swept.row("orders")["steps"]["cleanup"]["versions_removed"], 100, "{op}: {:#}", swept.report);
+        let named = match op {
+            "tag" => json!({"tag": "kept"}),
+            "branch" => json!({"branch": "kept"}),
+            _ => Value::Null,
+        };
+        assert_eq!(estate.digest("orders", named), wanted, "{op}");
+        estate.is_explained(Leftovers::None, op);
+    }
+}
+
+#[test]
+fn what_is_filed_between_two_chunks_is_honoured() {
+    let name = "what_is_filed_between_two_chunks_is_honoured";
+    for record in [FREEZE.as_slice(), &DROP] {
+        let Some(estate) = long(name) else { return };
+        nothing_more_is_written(&estate, between_chunks, record);
+    }
+    let Some(estate) = long(name) else { return };
+    a_hold_is_honoured(&estate, between_chunks);
+    let Some(estate) = long(name) else { return };
+    a_readers_block_is_honoured(&estate, between_chunks, 104);
+}
+
+/// Between the manifests and the files of a chunk nothing can name its versions any more. A freeze does not leave half a chunk: its
+/// files, which nobody can name, go, and the next chunk is not begun.
+#[test]
+fn a_freeze_between_manifests_and_files_ends_with_the_chunk() {
+    let Some(estate) = long("a_freeze_between_manifests_and_files_ends_with_the_chunk") else { return };
+    let swept = estate.meanwhile(before_a_file_goes(), |estate, _| {
+        let gone = estate.server.try_pylance("tag", &estate.uri("orders"), json!({"name": "late", "version": 3}));
+        assert!(!gone["error"].is_null(), "version 3 is gone: {gone}");
+        estate.registry(&FREEZE);
+    });
+    let cleanup = &swept.row("orders")["steps"]["cleanup"];
+    assert_eq!(cleanup["versions_removed"], 100, "{cleanup:#}");
+    assert_eq!(versions(&estate), [101, 102, 103, 104, 105, 106, 107, 108]);
+    estate.digest("orders", json!({"version": 105}));
+    estate.is_explained(Leftovers::None, "a freeze between manifests and files");
+}

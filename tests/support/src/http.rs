@@ -1,0 +1,178 @@
+//! As much of HTTP/1.1 as a proxy needs that changes nothing: heads and bodies as the bytes they came in.
+
+use std::io::{self, BufRead, Read};
+
+/// The largest head that is read.
+const MAX_HEAD: usize = 64 << 10;
+
+/// A message: its head with the empty line, and its body still in its transfer coding.
+pub(crate) struct Message {
+    pub(crate) head: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Message {
+    /// Reads a request; `None` when the connection ends before one begins.
+    pub(crate) fn request(from: &mut impl BufRead) -> io::Result<Option<Self>> {
+        let Some(head) = head(from)? else { return Ok(None) };
+        let mut message = Self { head, body: Vec::new() };
+        message.read_body(from, false)?;
+        Ok(Some(message))
+    }
+
+    /// Reads the answer to a request of this method.
+    pub(crate) fn response(from: &mut impl BufRead, method: &str) -> io::Result<Self> {
+        loop {
+            let head = head(from)?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+            let mut message = Self { head, body: Vec::new() };
+            match message.status() {
+                // "Go on" is between the server and us: the body is on its way already.
+                100..=199 => continue,
+                204 | 304 => return Ok(message),
+                _ if method == "HEAD" => return Ok(message),
+                _ => message.read_body(from, true)?,
+            }
+            return Ok(message);
+        }
+    }
+
+    fn read_body(&mut self, from: &mut impl BufRead, until_end: bool) -> io::Result<()> {
+        if self.header("transfer-encoding").is_some_and(|v| v.to_ascii_lowercase().contains("chunked")) {
+            return self.read_chunks(from);
+        }
+        match self.header("content-length").and_then(|v| v.parse::<u64>().ok()) {
+            Some(n) => {
+                from.take(n).read_to_end(&mut self.body)?;
+                if self.body.len() as u64 != n {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            None if until_end => {
+                from.read_to_end(&mut self.body)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn read_chunks(&mut self, from: &mut impl BufRead) -> io::Result<()> {
+        loop {
+            let line = line(from)?;
+            let size = std::str::from_utf8(&line).unwrap_or_default().split(';').next().unwrap_or_default().trim();
+            let size = u64::from_str_radix(size, 16).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+            self.body.extend(&line);
+            if size > 0 {
+                let before = self.body.len() as u64;
+                from.by_ref().take(size + 2).read_to_end(&mut self.body)?;
+                if self.body.len() as u64 != before + size + 2 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                continue;
+            }
+            // Trailers, up to the empty line.
+            loop {
+                let trailer = self::line(from)?;
+                self.body.extend(&trailer);
+                if trailer == b"\r\n" {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// A header's value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let text = std::str::from_utf8(&self.head).ok()?;
+        text.lines()
+            .skip(1)
+            .filter_map(|l| l.split_once(':'))
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.trim())
+    }
+
+    /// Method and target as sent.
+    pub(crate) fn method_and_target(&self) -> (String, String) {
+        let text = String::from_utf8_lossy(&self.head);
+        let mut words = text.lines().next().unwrap_or_default().split(' ');
+        let mut word = || words.next().unwrap_or_default().to_string();
+        (word(), word())
+    }
+
+    /// The status of an answer; 0 when it is none.
+    pub(crate) fn status(&self) -> u16 {
+        let text = String::from_utf8_lossy(&self.head);
+        text.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether the other side ends the connection after this message.
+    pub(crate) fn closes(&self) -> bool {
+        self.header("connection").is_some_and(|v| v.eq_ignore_ascii_case("close"))
+    }
+}
+
+fn head(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut head = Vec::new();
+    loop {
+        let before = head.len();
+        from.take((MAX_HEAD - before) as u64).read_until(b'\n', &mut head)?;
+        match &head[before..] {
+            [] if head.is_empty() => return Ok(None),
+            b"\r\n" => return Ok(Some(head)),
+            new if new.ends_with(b"\n") => {}
+            _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+fn line(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    from.take(MAX_HEAD as u64).read_until(b'\n', &mut line)?;
+    if line.ends_with(b"\r\n") { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// The keys in the body of a bulk delete.
+pub(crate) fn deleted_keys(body: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(body);
+    let plain = |key: &str| key.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>")).map(|(key, _)| plain(key)).collect()
+}
+
+/// An answer as S3 gives it to a failed request.
+pub(crate) fn failure(status: u16, method: &str) -> Vec<u8> {
+    let (reason, code) = match status {
+        503 => ("Service Unavailable", "SlowDown"),
+        500 => ("Internal Server Error", "InternalError"),
+        _ => ("Failure", "Failure"),
+    };
+    let body = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>the proxy of a test says so</Message></Error>"
+    );
+    let head = format!(
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: application/xml\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    if method == "HEAD" { head.into_bytes() } else { (head + &body).into_bytes() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_keep_their_bytes_in_every_framing() {
+        let sized = b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabcGET".as_slice();
+        let message = Message::request(&mut &sized[..]).unwrap().unwrap();
+        assert_eq!((message.body.as_slice(), message.header("HOST")), (b"abc".as_slice(), Some("h")));
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nHTTP".as_slice();
+        let message = Message::response(&mut &chunked[..], "GET").unwrap();
+        assert_eq!((message.status(), message.body.as_slice()), (200, b"3\r\nabc\r\n0\r\n\r\n".as_slice()));
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n".as_slice();
+        assert!(Message::response(&mut &head[..], "HEAD").unwrap().body.is_empty());
+        assert!(Message::request(&mut &b""[..]).unwrap().is_none());
+        assert_eq!(
+            deleted_keys(b"<Delete><Object><Key>a/b</Key></Object><Object><Key>c&amp;d</Key></Object></Delete>"),
+            ["a/b", "c&d"]
+        );
+        assert!(Message::request(&mut &sized[..sized.len() - 4]).is_err(), "a cut body is no body");
+    }
+}

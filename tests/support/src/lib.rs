@@ -1,0 +1,18 @@
+//! What the tests of several crates share: a real S3 server ([`Server`]), a client that goes around everything ([`Bucket`]), and
+//! a proxy between a program and that server which counts, fails, holds and kills ([`Proxy`]).
+//!
+//! Shipped code has no hooks for tests. A program under test is the real binary, and what disturbs it stands outside of it, where
+//! a network would.
+
+#![allow(clippy::unwrap_used)]
+
+mod bucket;
+mod http;
+mod proxy;
+mod rules;
+mod server;
+
+pub use bucket::{Bucket, Objects};
+pub use proxy::{Action, Gate, Proxy, Request};
+pub use rules::{failing_first, gated, kind, on_nth_of_kind, on_nth_write};
+pub use server::{Options, Server};
