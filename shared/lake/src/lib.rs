@@ -22,6 +22,7 @@
 //! | [`fold`] | fold new rows into indices and commit |
 //! | [`verify`] | the same answers before and after |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
+//! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
 pub mod authority;
 pub mod clean;
@@ -30,6 +31,7 @@ pub mod compact;
 pub mod contain;
 pub mod discover;
 mod error;
+pub mod faults;
 pub mod fold;
 pub mod handle;
 pub mod health;
