@@ -2,15 +2,18 @@
 
 #![allow(unreachable_pub, missing_docs)]
 
+mod audit;
 mod authority;
 mod bad_input;
 mod common;
 mod config_keys;
 mod damage;
+mod disk;
 mod estate;
 mod frozen;
 mod hook;
 mod incidents;
+mod inside;
 mod lancedb;
 mod layouts;
 mod odd;
@@ -21,4 +24,5 @@ mod registry_lost;
 mod replaced_at;
 mod s3;
 mod signals;
+mod skips;
 mod verification;
