@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use squire_lake::Kind;
 use squire_lake::clean::{self, Cleaned};
 use squire_lake::look::Look;
 use squire_lake::refs::CloneGraph;
 use squire_lake::verify::Checks;
+use squire_lake::{Kind, contain};
 use squire_registry::{Claim, ClaimOutcome, Commit, DatasetResult, Governance, Registry};
 use squire_service::report::{FailureKind, SkipReason};
 use squire_service::shutdown::Shutdown;
@@ -169,8 +169,16 @@ pub async fn apply(
         tracing::warn!(dataset = plan.uri, error = %e, "the end of the run that died here could not be recorded");
     }
     let (claim, renewing) = keep_renewed(claim, tools.estate.config().grace.claim_ttl);
-    let mut applied = match prepare(tools, &plan.uri).await {
-        Ok(()) => Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for)).await,
+    let mut applied = match prepare(tools, plan).await {
+        Ok(()) => {
+            // A panic must not keep the claim and the task that renews it.
+            let pass = async { Ok(Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for)).await) };
+            contain::contained(&tools.estate.lake, "the pass", &plan.uri, pass).await.unwrap_or_else(|e| {
+                let mut applied = Applied::default();
+                applied.fail("pass", &e);
+                applied
+            })
+        }
         Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
     };
     renewing.abort();
@@ -206,7 +214,10 @@ fn keep_renewed(claim: Claim, ttl: Duration) -> (SharedClaim, tokio::task::JoinH
 }
 
 /// Before the first write to a root: the store keeps put-if-absent, and the root carries the estate's marker.
-async fn prepare(tools: &Tools, uri: &str) -> Result<(), Skip> {
+///
+/// A disk without room for either must not keep from the one step that makes room: a pass that only cleans up goes on.
+async fn prepare(tools: &Tools, plan: &DatasetPlan) -> Result<(), Skip> {
+    let uri = plan.uri.as_str();
     let root = tools
         .estate
         .roots
@@ -224,14 +235,27 @@ async fn prepare(tools: &Tools, uri: &str) -> Result<(), Skip> {
     }
     let options = tools.estate.config().storage.options_for(&root);
     let unfit = |e: squire_registry::Error| Skip { reason: SkipReason::BucketUnreadable, detail: e.to_string() };
-    tools.registry.probe(&root, &options).await.map_err(unfit)?;
+    let commits = plan.compact.is_planned() || plan.optimize_indices.is_planned();
+    match tools.registry.probe(&root, &options).await {
+        Ok(_) => {}
+        Err(e) if !commits && out_of_space(&e) => return Ok(()),
+        Err(e) => return Err(unfit(e)),
+    }
     match squire_registry::ensure_marker(&root, &options, tools.registry.id()).await {
         // Another estate's root: clean-up refuses (`registry_lost`), the rest may go on.
         Ok(()) | Err(squire_registry::Error::OtherEstate { .. }) => {}
+        Err(e) if !commits && out_of_space(&e) => return Ok(()),
         Err(e) => return Err(unfit(e)),
     }
     prepared.insert(root);
     Ok(())
+}
+
+/// Whether a full disk or quota is behind an error.
+fn out_of_space(e: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(e), |e| e.source())
+        .filter_map(|e| e.downcast_ref::<std::io::Error>())
+        .any(|e| matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded))
 }
 
 /// What may newly forbid this dataset: re-read before each commit and each chunk of deletes.

@@ -10,7 +10,7 @@ use squire_lake::handle::Place;
 use squire_lake::look::Look;
 use squire_lake::stamp::Stamper;
 use squire_lake::verify::{self, Checks};
-use squire_lake::{Kind, fold};
+use squire_lake::{Kind, contain, fold};
 use squire_registry::{
     Block, BlockKind, Commit, CommitStep, DatasetEntry, DatasetIntent, Governance, Subject, VersionEntry,
 };
@@ -32,6 +32,8 @@ pub(super) struct Pass<'a> {
     yielding: Yielding,
     pub(super) stamper: Stamper,
     pub(super) slice: u32,
+    /// The last lost race of each step that nothing has won since.
+    lost: BTreeMap<&'static str, squire_lake::Error>,
     pub(super) out: Applied,
 }
 
@@ -73,16 +75,29 @@ impl<'a> Pass<'a> {
             yielding,
             stamper: Stamper { estate: tools.registry.id(), run: tools.estate.run },
             slice: 0,
+            lost: BTreeMap::new(),
             out: Applied::default(),
         };
         if let Err(e) = pass.open_entry(governance).await {
             return Applied::skip(SkipReason::RegistryUnreadable, e.to_string());
         }
         pass.out.opened = true;
-        let verified = match Box::pin(pass.rounds(governance)).await {
-            Ok(()) => true,
-            Err(Stop::Failed) => false,
-            Err(Stop::Forbidden(skip)) => {
+        // Contained here and not only above: what was committed before a panic is still recorded.
+        let lake = &tools.estate.lake;
+        let rounds = async { Ok(Box::pin(pass.rounds(governance)).await) };
+        let rounds = contain::contained(lake, "the pass", &plan.uri, rounds).await;
+        // Every race was lost to the end and there is still work: that is no "nothing to gain".
+        for (step, e) in std::mem::take(&mut pass.lost).into_iter().filter(|_| matches!(rounds, Ok(Ok(())))) {
+            pass.out.fail(step, &e);
+        }
+        let verified = match rounds {
+            Ok(Ok(())) => true,
+            Ok(Err(Stop::Failed)) => false,
+            Err(e) => {
+                pass.out.fail("pass", &e);
+                false
+            }
+            Ok(Err(Stop::Forbidden(skip))) => {
                 if pass.out.is_material() {
                     tracing::info!(dataset = plan.uri, reason = %skip.reason, "stopped: {}", skip.detail);
                 }
@@ -91,7 +106,13 @@ impl<'a> Pass<'a> {
             }
         };
         if plan.cleanup.is_planned() {
-            Box::pin(pass.cleanup(verified)).await;
+            let cleanup = async {
+                Box::pin(pass.cleanup(verified)).await;
+                Ok(())
+            };
+            if let Err(e) = contain::contained(lake, "version clean-up", &plan.uri, cleanup).await {
+                pass.out.fail("cleanup", &e);
+            }
         }
         pass.out
     }
@@ -187,6 +208,9 @@ impl<'a> Pass<'a> {
             }
             layout = self.relayout(&handle, &layout).await?;
             round = self.next(&layout, governance, &ours);
+            if round.is_empty() {
+                self.lost.clear();
+            }
         }
         Ok(())
     }
@@ -277,7 +301,7 @@ impl<'a> Pass<'a> {
         for result in compact::execute(&self.tools.estate.lake, handle, &tasks, &settings).await {
             match result {
                 Ok(rewritten) => done.push(rewritten),
-                Err(e) => self.out.fail("compact", &e),
+                Err(e) => self.failed("compact", e),
             }
         }
         if done.is_empty() {
@@ -314,6 +338,7 @@ impl<'a> Pass<'a> {
                 self.out.stranded += stranded;
                 if e.kind() == Kind::Conflict {
                     tracing::info!(dataset = self.plan.uri, error = %e, "somebody else's commit was first; planning again");
+                    self.lost.insert("compact", e);
                 } else {
                     self.out.fail("compact", &e);
                 }
@@ -339,7 +364,7 @@ impl<'a> Pass<'a> {
                     works.push(work.clone());
                 }
                 Ok(None) => {}
-                Err(e) => self.out.fail("optimize_indices", &e),
+                Err(e) => self.failed("optimize_indices", e),
             }
         }
         if folded.is_empty() {
@@ -369,7 +394,9 @@ impl<'a> Pass<'a> {
             }
             Err((e, stranded)) => {
                 self.out.stranded += stranded;
-                if e.kind() != Kind::Conflict {
+                if e.kind() == Kind::Conflict {
+                    self.lost.insert("optimize_indices", e);
+                } else {
                     self.out.fail("optimize_indices", &e);
                 }
                 Ok(None)
@@ -377,7 +404,14 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// A read that failed where HEAD's files are not as recorded has found the damage: a second try finds the same.
+    fn failed(&mut self, step: &'static str, e: squire_lake::Error) {
+        let damaged = e.kind() == Kind::Transient && !self.look.missing.is_empty();
+        self.out.fail(step, &if damaged { e.with_kind(Kind::Damaged) } else { e });
+    }
+
     fn committed(&mut self, step: CommitStep, version: u64) {
+        self.lost.remove(<&'static str>::from(step));
         self.out.commits.push(Commit { step, version, at: self.tools.estate.now() });
     }
 
