@@ -96,4 +96,8 @@ try:
             print(json.dumps(state), flush=True)
 finally:
     server.terminate()
-    server.wait()
+    try:
+        server.wait(5)
+    except subprocess.TimeoutExpired:  # it can take half a minute to say goodbye, and nobody needs its data any more
+        server.kill()
+        server.wait()

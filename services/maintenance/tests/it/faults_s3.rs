@@ -38,6 +38,13 @@ fn every_write_that_is_throttled_three_times_is_tried_again() {
 }
 
 #[test]
+#[ignore = "half a second per operation; part of `make test-long`"]
+fn every_operation_that_is_throttled_three_times_is_tried_again() {
+    let name = "every_operation_that_is_throttled_three_times_is_tried_again";
+    survives(name, "503 three times", true, failing_first(3, Action::Status(503), |_| true));
+}
+
+#[test]
 fn every_operation_whose_connection_breaks_once_is_tried_again() {
     let name = "every_operation_whose_connection_breaks_once_is_tried_again";
     survives(name, "reset once", true, failing_first(1, Action::Reset, |r| !r.is_write()));

@@ -264,6 +264,8 @@ fn what_names_a_version_between_two_chunks_is_honoured() {
             );
         });
         assert_eq!(swept.row("orders")["steps"]["cleanup"]["versions_removed"], 100, "{op}: {:#}", swept.report);
+        let deletes = estate.proxy.writes().iter().filter(|w| kind(w) == "DELETE _versions").count();
+        assert_eq!(deletes, 100, "{op}: the next chunk was begun, and put back");
         let named = match op {
             "tag" => json!({"tag": "kept"}),
             "branch" => json!({"branch": "kept"}),

@@ -302,12 +302,17 @@ impl OnS3 {
         }
     }
 
+    /// What nobody can explain below the root, one line each.
+    pub fn unexplained(&self, leftovers: Leftovers) -> Vec<String> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let found = runtime.expect("a runtime").block_on(oracle::check(&self.lake, &self.root(), leftovers));
+        found.iter().map(ToString::to_string).collect()
+    }
+
     /// No dataset holds a file that nobody can explain.
     #[track_caller]
     pub fn is_explained(&self, leftovers: Leftovers, when: &str) {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let found = runtime.expect("a runtime").block_on(oracle::check(&self.lake, &self.root(), leftovers));
-        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let found = self.unexplained(leftovers);
         assert!(found.is_empty(), "{when}: {found:#?}");
     }
 

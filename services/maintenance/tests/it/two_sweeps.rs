@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use squire_lake::oracle::{self, Leftovers};
 use squire_lake::sample::{Sample, SampleIndex};
-use squire_test_support::Server;
+use squire_test_support::{Server, kind};
 
 use super::common::*;
 use super::s3_estate::*;
@@ -37,6 +37,9 @@ fn two_sweeps_at_once_on_s3_share_the_work() {
             assert_eq!(ended.code(), Some(0), "round {round}: {}\n{:#}", ended.stderr, ended.report);
             is_peaceful(&ended.report);
         }
+        // One data file per dataset is the work; whoever loses a race loses one more.
+        let rewrites = estate.proxy.writes().iter().filter(|w| kind(w) == "PUT data").count();
+        assert!((3..=6).contains(&rewrites), "round {round}: {rewrites} data files were written");
         let when = format!("round {round}");
         estate.has_its_rows(&pristine, &when);
         estate.is_explained(Leftovers::None, &when);
