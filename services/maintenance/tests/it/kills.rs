@@ -5,6 +5,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use squire_lake::oracle::Leftovers;
@@ -87,18 +88,20 @@ fn a_sweep_killed_at_every_write_loses_nothing_and_the_next_one_converges() {
         return;
     };
     let writes = kills.writes();
-    eprintln!("{} writes", writes.len());
-    for (i, write) in writes.iter().enumerate() {
-        let n = i + 1;
-        kills.kill(
-            on_nth_write(n, Action::KillBefore),
-            &format!("before write {n} of {} ({})", writes.len(), kind(write)),
-        );
-        kills.kill(
-            on_nth_write(n, Action::KillAfter),
-            &format!("after write {n} of {} ({})", writes.len(), kind(write)),
-        );
-    }
+    let next = AtomicUsize::new(0);
+    // Several at a time: most of a trial is waiting for the server.
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while let Some(write) = writes.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    let n = write.write.unwrap_or_default();
+                    let what = format!("write {n} of {} ({})", writes.len(), kind(write));
+                    kills.kill(on_nth_write(n, Action::KillBefore), &format!("before {what}"));
+                    kills.kill(on_nth_write(n, Action::KillAfter), &format!("after {what}"));
+                }
+            });
+        }
+    });
 }
 
 #[test]

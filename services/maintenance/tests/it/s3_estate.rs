@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::{Child, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ impl Pristine {
 }
 
 /// Copies of a pristine estate, made ahead on another thread and old enough when they are handed out.
-pub struct Copies(std::sync::mpsc::Receiver<(String, Instant)>);
+pub struct Copies(Mutex<std::sync::mpsc::Receiver<(String, Instant)>>);
 
 impl Copies {
     pub fn of(server: &'static Server, pristine: Arc<Pristine>, what: &'static str) -> Self {
@@ -92,11 +92,13 @@ impl Copies {
                 }
             }
         });
-        Self(receive)
+        Self(Mutex::new(receive))
     }
 
     pub fn take(&self) -> String {
-        let (prefix, made) = self.0.recv().expect("another copy");
+        let receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (prefix, made) = receiver.recv().expect("another copy");
+        drop(receiver);
         // Age counts from the last write, and no condition but time makes it.
         std::thread::sleep((made + AGE).saturating_duration_since(Instant::now()));
         prefix
