@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use squire_lake::Kind;
 use squire_lake::clean::{self, Cleaned};
 use squire_lake::look::Look;
 use squire_lake::refs::CloneGraph;
 use squire_lake::verify::Checks;
+use squire_lake::{Kind, contain};
 use squire_registry::{Claim, ClaimOutcome, Commit, DatasetResult, Governance, Registry};
 use squire_service::report::{FailureKind, SkipReason};
 use squire_service::shutdown::Shutdown;
@@ -170,7 +170,15 @@ pub async fn apply(
     }
     let (claim, renewing) = keep_renewed(claim, tools.estate.config().grace.claim_ttl);
     let mut applied = match prepare(tools, &plan.uri).await {
-        Ok(()) => Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for)).await,
+        Ok(()) => {
+            // A panic must not keep the claim and the task that renews it.
+            let pass = async { Ok(Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for)).await) };
+            contain::contained(&tools.estate.lake, "the pass", &plan.uri, pass).await.unwrap_or_else(|e| {
+                let mut applied = Applied::default();
+                applied.fail("pass", &e);
+                applied
+            })
+        }
         Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
     };
     renewing.abort();

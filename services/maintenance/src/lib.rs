@@ -12,6 +12,7 @@ pub mod cli;
 pub mod demo;
 pub mod driver;
 pub mod estate;
+pub mod hook;
 pub mod plan;
 pub mod report;
 pub mod state;

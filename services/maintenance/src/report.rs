@@ -14,6 +14,7 @@ use squire_service::report::{
 
 use crate::admit::Skip;
 use crate::apply::Applied;
+use crate::hook;
 use crate::plan::{DatasetPlan, Layout, Verdict};
 
 /// Everything known of one dataset in this run.
@@ -405,18 +406,15 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
     out
 }
 
-/// The table's own clean-up hook: every how many commits, and how old a version it removes.
-fn hook(look: &Look) -> Option<(String, std::time::Duration)> {
-    let config = look.config();
-    let interval = config.get("lance.auto_cleanup.interval")?.clone();
-    let older_than =
-        config.get("lance.auto_cleanup.older_than").and_then(|text| squire_service::human::parse_duration(text).ok());
-    Some((interval, older_than.unwrap_or_default()))
-}
-
 fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
     let look = seen.look;
-    let mut out = Vec::new();
+    let mut out: Vec<Finding> = hook::judge(seen.layout, seen.governance, seen.cloned_by)
+        .map(|(kind, detail)| {
+            Finding::new(kind, subject(seen), detail)
+                .with_fix("remove the lance.auto_cleanup keys from the table's config")
+        })
+        .into_iter()
+        .collect();
     let mut add = |kind: FindingKind, detail: String| out.push(Finding::new(kind, subject(seen), detail));
     let unnamed = squire_lake::writers::unnamed(look, seen.governance.policy.policy.yield_window, look.at);
     if let Some(oldest) = unnamed.first() {
@@ -426,21 +424,6 @@ fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
             FindingKind::YoungFile,
             format!("{n} young files that no version names, {path} first: a writer at work, or what one left behind"),
         );
-    }
-    if let Some((interval, older_than)) = hook(look) {
-        let retention = seen.governance.policy.policy.retention;
-        if seen.governance.held_by().is_some() {
-            add(
-                FindingKind::HoldNotEnforceable,
-                format!("its writers clean up themselves every {interval} commits, whatever the hold says"),
-            );
-        } else if older_than < retention {
-            let shown = squire_service::human::format_duration(older_than);
-            add(
-                FindingKind::AutoCleanupConflict,
-                format!("its writers remove versions older than {shown} every {interval} commits (lance.auto_cleanup)"),
-            );
-        }
     }
     if let Some(why) = &seen.layout.old_client {
         add(FindingKind::OldClients, why.clone());

@@ -150,41 +150,61 @@ pub async fn apply<A, F>(
     place: &Place,
     plan: &Removal,
     rate: &Rate,
-    mut allowed: A,
-    mut progress: impl FnMut(usize),
+    allowed: A,
+    progress: impl FnMut(usize),
 ) -> Result<Cleaned>
 where
     A: FnMut() -> F,
     F: Future<Output = std::result::Result<(), String>>,
 {
     let mut cleaned = Cleaned::default();
+    apply_into(&mut cleaned, place, plan, rate, allowed, progress).await?;
+    Ok(cleaned)
+}
+
+/// As [`apply`], with the counts in `cleaned` also when it fails or panics half-way: the audit names what is gone already.
+///
+/// # Errors
+/// As [`apply`].
+pub async fn apply_into<A, F>(
+    cleaned: &mut Cleaned,
+    place: &Place,
+    plan: &Removal,
+    rate: &Rate,
+    mut allowed: A,
+    mut progress: impl FnMut(usize),
+) -> Result<()>
+where
+    A: FnMut() -> F,
+    F: Future<Output = std::result::Result<(), String>>,
+{
     let mut removed: BTreeSet<u64> = BTreeSet::new();
     let paths: HashSet<&str> = plan.files.iter().map(|f| f.path.as_str()).collect();
     let mut watch = Watch { place, plan, paths, head: plan.head };
     for chunk in plan.versions.chunks(CHUNK) {
         if let Err(why) = allowed().await {
             cleaned.stopped = Some(why);
-            return Ok(cleaned);
+            return Ok(());
         }
         if let Some(why) = watch.objection(chunk.iter().map(|v| v.version)).await? {
             cleaned.stopped = Some(why);
-            return Ok(cleaned);
+            return Ok(());
         }
         let kept = keep_bytes(place, chunk).await?;
-        let gone = delete_manifests(place, &kept, rate, &mut cleaned).await;
+        let gone = delete_manifests(place, &kept, rate, cleaned).await;
         if let Some(why) = watch.objection(gone.iter().copied()).await? {
             put_back(place, &kept, &gone).await?;
             cleaned.versions.retain(|v| !gone.contains(v));
             let returned: u64 = kept.iter().filter(|(v, _)| gone.contains(&v.version)).map(|(v, _)| v.bytes).sum();
             cleaned.bytes = cleaned.bytes.saturating_sub(returned);
             cleaned.stopped = Some(why);
-            return Ok(cleaned);
+            return Ok(());
         }
         removed.extend(&gone);
-        delete_files(place, plan, &removed, &gone, rate, &mut cleaned).await;
+        delete_files(place, plan, &removed, &gone, rate, cleaned).await;
         progress(removed.len());
     }
-    Ok(cleaned)
+    Ok(())
 }
 
 /// Looks for what somebody named since the plan.

@@ -159,6 +159,8 @@ fn classify(e: &lance::Error) -> (Kind, bool) {
         | L::VersionConflict { .. } => (Kind::Conflict, true),
         L::TooMuchWriteContention { .. } => (Kind::Conflict, false),
         L::DatasetNotFound { .. } => (Kind::Open, false),
+        // An object that is not there comes back wrapped in an I/O error: no second try finds it.
+        e if e.is_not_found() => (Kind::Damaged, false),
         L::CorruptFile { .. } | L::NotFound { .. } => (Kind::Damaged, false),
         L::IO { .. } | L::Timeout { .. } | L::DiskCapExceeded { .. } | L::Backpressure { .. } => {
             (Kind::Transient, false)

@@ -61,6 +61,10 @@ pub async fn build(lake: &Lake, dataset: &Arc<Dataset>, name: &str, merge: usize
         for merge in &plan.merges {
             let merged = merge.execute(dataset, &results).await.map_err(|e| Error::lance(&doing, &uri, e))?;
             if let Some(result) = merged {
+                // Still too few vectors to train: the same definition again, and a commit for nothing.
+                if index::definition_only(&result.segment) {
+                    continue;
+                }
                 folded.replaces.extend(result.replaces);
                 folded.segments.push(committed_files(result.segment));
             }

@@ -10,12 +10,15 @@ use std::sync::{Arc, RwLock};
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
-use lance_io::object_store::{ObjectStore, ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor};
+use lance_io::object_store::{
+    ObjectStore, ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor, WrappingObjectStore,
+};
 use object_store::path::Path;
 
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
+use crate::faults::Faults;
 use crate::{Error, Kind, Result};
 
 /// Resolves the storage options of a URI (longest prefix, as the config says).
@@ -34,6 +37,7 @@ struct Inner {
     index_cache_bytes: usize,
     metadata_cache_bytes: usize,
     commits: TaskTracker,
+    faults: Option<Arc<Faults>>,
 }
 
 impl std::fmt::Debug for Lake {
@@ -72,6 +76,15 @@ impl Place {
 impl Lake {
     /// A handle whose caches together stay below a quarter of `memory_bytes`.
     pub fn new(options: OptionsFor, memory_bytes: u64) -> Self {
+        Self::build(options, memory_bytes, None)
+    }
+
+    /// The same, with a rule that may fail every request. For tests; no program calls it.
+    pub fn with_faults(options: OptionsFor, memory_bytes: u64, faults: Faults) -> Self {
+        Self::build(options, memory_bytes, Some(Arc::new(faults)))
+    }
+
+    fn build(options: OptionsFor, memory_bytes: u64, faults: Option<Arc<Faults>>) -> Self {
         let quarter = usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX / 4);
         let stores = Arc::new(ObjectStoreRegistry::default());
         let (index, metadata) = (quarter / 2, quarter / 2);
@@ -84,6 +97,7 @@ impl Lake {
                 index_cache_bytes: index,
                 metadata_cache_bytes: metadata,
                 commits: TaskTracker::new(),
+                faults,
             }),
         }
     }
@@ -135,7 +149,16 @@ impl Lake {
         ObjectStoreParams {
             storage_options_accessor: (!options.is_empty())
                 .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options))),
+            object_store_wrapper: self.inner.faults.clone().map(|f| f as Arc<dyn WrappingObjectStore>),
             ..Default::default()
+        }
+    }
+
+    /// The URI as it is given to Lance: with faults, in the scheme that does not write beside the object store.
+    fn routed(&self, uri: &str) -> String {
+        match uri.strip_prefix("file://").filter(|_| self.inner.faults.is_some()) {
+            Some(path) => format!("file-object-store://{path}"),
+            None => uri.to_string(),
         }
     }
 
@@ -145,11 +168,13 @@ impl Lake {
     /// `Open` when the URI's scheme or options are not understood.
     pub async fn place(&self, uri: &str) -> Result<Place> {
         let (store, path) =
-            ObjectStore::from_uri_and_params(self.inner.stores.clone(), uri, &self.params(uri)).await.map_err(|e| {
-                Error::lance("opening the object store", uri, e)
-                    .with_kind(Kind::Open)
-                    .remedy("check the URI and the [storage] options for it")
-            })?;
+            ObjectStore::from_uri_and_params(self.inner.stores.clone(), &self.routed(uri), &self.params(uri))
+                .await
+                .map_err(|e| {
+                    Error::lance("opening the object store", uri, e)
+                        .with_kind(Kind::Open)
+                        .remedy("check the URI and the [storage] options for it")
+                })?;
         Ok(Place { store, path, uri: uri.to_string() })
     }
 
@@ -170,9 +195,11 @@ impl Lake {
     }
 
     async fn load(&self, uri: &str, version: Option<u64>) -> Result<Dataset> {
-        let mut builder = DatasetBuilder::from_uri(uri).with_session(self.session());
+        let mut builder = DatasetBuilder::from_uri(self.routed(uri)).with_session(self.session());
         let options = self.options(uri);
-        if !options.is_empty() {
+        if self.inner.faults.is_some() {
+            builder = builder.with_store_params(self.params(uri));
+        } else if !options.is_empty() {
             builder = builder.with_storage_options(options);
         }
         if let Some(version) = version {

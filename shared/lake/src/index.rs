@@ -18,6 +18,10 @@ use crate::manifest::Facts;
 /// More segments than this are merged.
 pub const SEGMENT_BOUND: usize = 2;
 
+/// Rows from which an untrained vector index is worth a try: a product quantiser of 8 bits needs 256 vectors (lance,
+/// `vector_quantizer_minimum_rows`), and below that a scan is as quick.
+pub const TRAINABLE_ROWS: u64 = 256;
+
 /// FACES' index states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -101,9 +105,13 @@ impl IndexInfo {
         self.kind == "INVERTED"
     }
 
-    /// Whether this build can fold into it.
+    /// Whether this build can fold into it. An untrained vector index can once there are rows to train it.
     pub fn can_fold(&self) -> bool {
-        !matches!(self.state, State::Unsupported | State::Unreadable | State::Untrained | State::Missing)
+        match self.state {
+            State::Unsupported | State::Unreadable | State::Missing => false,
+            State::Untrained => self.is_vector() && self.unindexed_rows >= TRAINABLE_ROWS,
+            State::Covered | State::Lagging | State::Segmented => true,
+        }
     }
 
     /// The fragments that any segment covers.
@@ -139,7 +147,7 @@ pub fn kind_of(index: &IndexMetadata) -> String {
 }
 
 /// Whether a segment is only a definition: no files, nothing covered.
-fn definition_only(index: &IndexMetadata) -> bool {
+pub(crate) fn definition_only(index: &IndexMetadata) -> bool {
     index.files.as_ref().is_none_or(Vec::is_empty)
         && index.fragment_bitmap.as_ref().is_some_and(RoaringBitmap::is_empty)
 }

@@ -26,6 +26,7 @@
 //! | [`verify`] | the same answers before and after |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
 //! | [`writers`] | is somebody else at long work |
+//! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
 pub mod authority;
 pub mod classes;
@@ -36,6 +37,7 @@ pub mod contain;
 pub mod discover;
 mod error;
 pub mod examine;
+pub mod faults;
 pub mod fold;
 pub mod handle;
 pub mod health;

@@ -21,6 +21,10 @@ use prost::Message;
 
 use crate::{Error, Kind, Lake, Result};
 
+mod crafted;
+
+pub use crafted::set_index_type;
+
 const WORDS: [&str; 12] = [
     "harbour", "ledger", "copper", "vessel", "signal", "archive", "meadow", "lantern", "orbit", "granite", "paper",
     "winter",

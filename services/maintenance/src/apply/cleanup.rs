@@ -1,9 +1,9 @@
 //! Version clean-up: planned again on a fresh look, and only what both plans name goes.
 
 use chrono::{DateTime, Utc};
-use squire_lake::Kind;
 use squire_lake::clean;
 use squire_lake::look::{Look, Looked, look};
+use squire_lake::{Kind, contain};
 use squire_registry::Governance;
 use squire_service::report::{FailureKind, StepReason};
 
@@ -100,14 +100,16 @@ impl Pass<'_> {
             }
         };
         let progress = |n: usize| (self.tools.progress)(&format!("{name}: {n} of {total} versions removed"));
-        match clean::apply(&self.place, removal, &rate, allowed, progress).await {
-            Ok(cleaned) => {
-                if let Some(why) = &cleaned.stopped {
-                    tracing::warn!(dataset = self.plan.uri, "clean-up stopped: {why}");
-                }
-                self.out.cleaned = Some(cleaned);
-            }
-            Err(e) => self.out.fail("cleanup", &e),
+        let mut cleaned = clean::Cleaned::default();
+        let work = clean::apply_into(&mut cleaned, &self.place, removal, &rate, allowed, progress);
+        let done = contain::contained(&self.tools.estate.lake, "removing old versions", &self.plan.uri, work).await;
+        if let Some(why) = &cleaned.stopped {
+            tracing::warn!(dataset = self.plan.uri, "clean-up stopped: {why}");
+        }
+        // Also after a failure: what is gone is reported and recorded.
+        self.out.cleaned = Some(cleaned);
+        if let Err(e) = done {
+            self.out.fail("cleanup", &e);
         }
     }
 

@@ -10,7 +10,7 @@ use squire_lake::handle::Place;
 use squire_lake::look::Look;
 use squire_lake::stamp::Stamper;
 use squire_lake::verify::{self, Checks};
-use squire_lake::{Kind, fold};
+use squire_lake::{Kind, contain, fold};
 use squire_registry::{
     Block, BlockKind, Commit, CommitStep, DatasetEntry, DatasetIntent, Governance, Subject, VersionEntry,
 };
@@ -79,10 +79,17 @@ impl<'a> Pass<'a> {
             return Applied::skip(SkipReason::RegistryUnreadable, e.to_string());
         }
         pass.out.opened = true;
-        let verified = match Box::pin(pass.rounds(governance)).await {
-            Ok(()) => true,
-            Err(Stop::Failed) => false,
-            Err(Stop::Forbidden(skip)) => {
+        // Contained here and not only above: what was committed before a panic is still recorded.
+        let lake = &tools.estate.lake;
+        let rounds = async { Ok(Box::pin(pass.rounds(governance)).await) };
+        let verified = match contain::contained(lake, "the pass", &plan.uri, rounds).await {
+            Ok(Ok(())) => true,
+            Ok(Err(Stop::Failed)) => false,
+            Err(e) => {
+                pass.out.fail("pass", &e);
+                false
+            }
+            Ok(Err(Stop::Forbidden(skip))) => {
                 if pass.out.is_material() {
                     tracing::info!(dataset = plan.uri, reason = %skip.reason, "stopped: {}", skip.detail);
                 }
@@ -91,7 +98,13 @@ impl<'a> Pass<'a> {
             }
         };
         if plan.cleanup.is_planned() {
-            Box::pin(pass.cleanup(verified)).await;
+            let cleanup = async {
+                Box::pin(pass.cleanup(verified)).await;
+                Ok(())
+            };
+            if let Err(e) = contain::contained(lake, "version clean-up", &plan.uri, cleanup).await {
+                pass.out.fail("cleanup", &e);
+            }
         }
         pass.out
     }
@@ -277,7 +290,7 @@ impl<'a> Pass<'a> {
         for result in compact::execute(&self.tools.estate.lake, handle, &tasks, &settings).await {
             match result {
                 Ok(rewritten) => done.push(rewritten),
-                Err(e) => self.out.fail("compact", &e),
+                Err(e) => self.failed("compact", e),
             }
         }
         if done.is_empty() {
@@ -339,7 +352,7 @@ impl<'a> Pass<'a> {
                     works.push(work.clone());
                 }
                 Ok(None) => {}
-                Err(e) => self.out.fail("optimize_indices", &e),
+                Err(e) => self.failed("optimize_indices", e),
             }
         }
         if folded.is_empty() {
@@ -375,6 +388,12 @@ impl<'a> Pass<'a> {
                 Ok(None)
             }
         }
+    }
+
+    /// A read that failed where HEAD's files are not as recorded has found the damage: a second try finds the same.
+    fn failed(&mut self, step: &'static str, e: squire_lake::Error) {
+        let damaged = e.kind() == Kind::Transient && !self.look.missing.is_empty();
+        self.out.fail(step, &if damaged { e.with_kind(Kind::Damaged) } else { e });
     }
 
     fn committed(&mut self, step: CommitStep, version: u64) {

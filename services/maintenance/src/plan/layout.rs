@@ -312,6 +312,9 @@ fn fold(index: &mut IndexInfo, merge: usize, ids: RoaringBitmap) {
             bytes += segment.bytes;
         }
     }
+    if index.state == State::Untrained {
+        index.state = State::Covered;
+    }
     index.segments.truncate(keep);
     index.segments.push(Segment { uuid: Uuid::nil(), fragments: Some(ids - kept), bytes });
 }
