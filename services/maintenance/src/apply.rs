@@ -169,7 +169,7 @@ pub async fn apply(
         tracing::warn!(dataset = plan.uri, error = %e, "the end of the run that died here could not be recorded");
     }
     let (claim, renewing) = keep_renewed(claim, tools.estate.config().grace.claim_ttl);
-    let mut applied = match prepare(tools, &plan.uri).await {
+    let mut applied = match prepare(tools, plan).await {
         Ok(()) => {
             // A panic must not keep the claim and the task that renews it.
             let pass = async { Ok(Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for)).await) };
@@ -214,7 +214,10 @@ fn keep_renewed(claim: Claim, ttl: Duration) -> (SharedClaim, tokio::task::JoinH
 }
 
 /// Before the first write to a root: the store keeps put-if-absent, and the root carries the estate's marker.
-async fn prepare(tools: &Tools, uri: &str) -> Result<(), Skip> {
+///
+/// A disk without room for either must not keep from the one step that makes room: a pass that only cleans up goes on.
+async fn prepare(tools: &Tools, plan: &DatasetPlan) -> Result<(), Skip> {
+    let uri = plan.uri.as_str();
     let root = tools
         .estate
         .roots
@@ -232,14 +235,27 @@ async fn prepare(tools: &Tools, uri: &str) -> Result<(), Skip> {
     }
     let options = tools.estate.config().storage.options_for(&root);
     let unfit = |e: squire_registry::Error| Skip { reason: SkipReason::BucketUnreadable, detail: e.to_string() };
-    tools.registry.probe(&root, &options).await.map_err(unfit)?;
+    let commits = plan.compact.is_planned() || plan.optimize_indices.is_planned();
+    match tools.registry.probe(&root, &options).await {
+        Ok(_) => {}
+        Err(e) if !commits && out_of_space(&e) => return Ok(()),
+        Err(e) => return Err(unfit(e)),
+    }
     match squire_registry::ensure_marker(&root, &options, tools.registry.id()).await {
         // Another estate's root: clean-up refuses (`registry_lost`), the rest may go on.
         Ok(()) | Err(squire_registry::Error::OtherEstate { .. }) => {}
+        Err(e) if !commits && out_of_space(&e) => return Ok(()),
         Err(e) => return Err(unfit(e)),
     }
     prepared.insert(root);
     Ok(())
+}
+
+/// Whether a full disk or quota is behind an error.
+fn out_of_space(e: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(e), |e| e.source())
+        .filter_map(|e| e.downcast_ref::<std::io::Error>())
+        .any(|e| matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded))
 }
 
 /// What may newly forbid this dataset: re-read before each commit and each chunk of deletes.

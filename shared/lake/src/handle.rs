@@ -85,6 +85,7 @@ impl Lake {
     }
 
     fn build(options: OptionsFor, memory_bytes: u64, faults: Option<Arc<Faults>>) -> Self {
+        crate::contain::watch();
         let quarter = usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX / 4);
         let stores = Arc::new(ObjectStoreRegistry::default());
         let (index, metadata) = (quarter / 2, quarter / 2);

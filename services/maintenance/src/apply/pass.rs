@@ -32,6 +32,8 @@ pub(super) struct Pass<'a> {
     yielding: Yielding,
     pub(super) stamper: Stamper,
     pub(super) slice: u32,
+    /// The last lost race of each step that nothing has won since.
+    lost: BTreeMap<&'static str, squire_lake::Error>,
     pub(super) out: Applied,
 }
 
@@ -73,6 +75,7 @@ impl<'a> Pass<'a> {
             yielding,
             stamper: Stamper { estate: tools.registry.id(), run: tools.estate.run },
             slice: 0,
+            lost: BTreeMap::new(),
             out: Applied::default(),
         };
         if let Err(e) = pass.open_entry(governance).await {
@@ -82,7 +85,12 @@ impl<'a> Pass<'a> {
         // Contained here and not only above: what was committed before a panic is still recorded.
         let lake = &tools.estate.lake;
         let rounds = async { Ok(Box::pin(pass.rounds(governance)).await) };
-        let verified = match contain::contained(lake, "the pass", &plan.uri, rounds).await {
+        let rounds = contain::contained(lake, "the pass", &plan.uri, rounds).await;
+        // Every race was lost to the end and there is still work: that is no "nothing to gain".
+        for (step, e) in std::mem::take(&mut pass.lost).into_iter().filter(|_| matches!(rounds, Ok(Ok(())))) {
+            pass.out.fail(step, &e);
+        }
+        let verified = match rounds {
             Ok(Ok(())) => true,
             Ok(Err(Stop::Failed)) => false,
             Err(e) => {
@@ -200,6 +208,9 @@ impl<'a> Pass<'a> {
             }
             layout = self.relayout(&handle, &layout).await?;
             round = self.next(&layout, governance, &ours);
+            if round.is_empty() {
+                self.lost.clear();
+            }
         }
         Ok(())
     }
@@ -327,6 +338,7 @@ impl<'a> Pass<'a> {
                 self.out.stranded += stranded;
                 if e.kind() == Kind::Conflict {
                     tracing::info!(dataset = self.plan.uri, error = %e, "somebody else's commit was first; planning again");
+                    self.lost.insert("compact", e);
                 } else {
                     self.out.fail("compact", &e);
                 }
@@ -382,7 +394,9 @@ impl<'a> Pass<'a> {
             }
             Err((e, stranded)) => {
                 self.out.stranded += stranded;
-                if e.kind() != Kind::Conflict {
+                if e.kind() == Kind::Conflict {
+                    self.lost.insert("optimize_indices", e);
+                } else {
                     self.out.fail("optimize_indices", &e);
                 }
                 Ok(None)
@@ -397,6 +411,7 @@ impl<'a> Pass<'a> {
     }
 
     fn committed(&mut self, step: CommitStep, version: u64) {
+        self.lost.remove(<&'static str>::from(step));
         self.out.commits.push(Commit { step, version, at: self.tools.estate.now() });
     }
 

@@ -2,16 +2,19 @@
 
 #![allow(unreachable_pub, missing_docs)]
 
+mod audit;
 mod authority;
 mod bad_input;
 mod common;
 mod config_keys;
 mod damage;
+mod disk;
 mod estate;
 mod faults_s3;
 mod frozen;
 mod hook;
 mod incidents;
+mod inside;
 mod kills;
 mod lancedb;
 mod layouts;
@@ -26,6 +29,7 @@ mod replaced_at;
 mod s3;
 mod s3_estate;
 mod signals;
+mod skips;
 mod two_sweeps;
 mod verification;
 mod yielding;

@@ -6,6 +6,6 @@ mod classes;
 mod clean;
 mod hook;
 mod look;
-mod oracle;
 mod lost;
+mod oracle;
 mod support;
