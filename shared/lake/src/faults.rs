@@ -47,9 +47,11 @@ pub enum Fault {
     LoseAnswer(ErrorKind),
 }
 
+type Rule = dyn Fn(Operation, &str) -> Fault + Send + Sync;
+
 /// A rule for every request of one lake. Cheap to clone.
 #[derive(Clone)]
-pub struct Faults(Arc<dyn Fn(Operation, &str) -> Fault + Send + Sync>);
+pub struct Faults(Arc<Rule>);
 
 impl Faults {
     /// A rule: it is given the operation and the object's path in the store (of a listing: its prefix).
