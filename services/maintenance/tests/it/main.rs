@@ -14,6 +14,7 @@ mod kills;
 mod lancedb;
 mod layouts;
 mod lost_commits;
+mod old_clients;
 mod plan_files;
 mod plan_laws;
 mod races;
