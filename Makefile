@@ -12,7 +12,7 @@ BIN := $(CARGO_TARGET_DIR)/debug
 SHARED := $(or $(TEST_SHARED),$(abspath ../shared))
 TESTS := TEST_PYTHON="$(VENV)/bin/python" TEST_SHARED="$(SHARED)" cargo test --workspace --lib --bins --tests --no-fail-fast
 
-.PHONY: help demo build test lint test-long bench tools python
+.PHONY: help demo build test lint test-long bench tools python old-clients
 
 help:
 	@sed -n '1,3p' Makefile
@@ -42,9 +42,16 @@ test: build python
 lint: tools
 	cargo clippy --workspace --all-targets -- -D warnings
 
-# What takes longer than a few minutes; none yet beyond `make test` (see docs/testing.md).
-test-long: test
-	$(TESTS) -- --ignored
+# Releases of LanceDB whose tables and searches are tested with the release itself (docs/compatibility.md).
+OLD_CLIENTS := 0.14.0 0.22.1 0.23.0 0.24.0 0.24.3 0.29.2 0.30.2 0.39.0
+
+old-clients:
+	@scripts/old_clients.sh "$(PYTHON)" "$(CACHE)" $(OLD_CLIENTS)
+
+# What takes longer than a few minutes (docs/testing.md); cut off after LONG.
+LONG ?= 45m
+test-long: test old-clients
+	TEST_OLD_CLIENTS="$(CACHE)" timeout -k 30s $(LONG) env $(TESTS) -- --ignored
 
 # Its own release profile: Lance is compiled a second time, and CI never runs this.
 bench: tools python

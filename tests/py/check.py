@@ -45,6 +45,14 @@ def indices(path):
                 fast = sorted(ds.scanner(columns=["id"], full_text_query={"query": word, "columns": [column]}, limit=10**6).to_table()["id"].to_pylist())
                 if plain != fast:
                     problem(f"{path}: {index.name}: {word} finds {len(fast)} by index and {len(plain)} by scan")
+        elif kind in ("LABELLIST", "LABEL_LIST"):
+            table = ds.to_table(columns=["id", column])
+            for label in sorted({label for labels in table[column].to_pylist() for label in labels or []})[:20]:
+                plain = sorted(i for i, labels in zip(table["id"].to_pylist(), table[column].to_pylist()) if label in (labels or []))
+                text = f"array_has_any({column}, ['{label}'])"
+                fast = sorted(ds.scanner(columns=["id"], filter=text).to_table()["id"].to_pylist())
+                if plain != fast:
+                    problem(f"{path}: {index.name}: {text} finds {len(fast)} by index and {len(plain)} by scan")
         elif kind.startswith("IVF") or kind == "VECTOR":
             dim = ds.schema.field(column).type.list_size
             rng, hits = np.random.default_rng(3), 0

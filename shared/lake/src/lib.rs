@@ -31,6 +31,7 @@
 pub mod authority;
 pub mod classes;
 pub mod clean;
+pub mod clients;
 pub mod commit;
 pub mod compact;
 pub mod contain;

@@ -46,7 +46,7 @@ pub struct Policy {
     pub quiet_for: Duration,
     /// When passes may start, as `Mon-Fri 20:00-06:00 Europe/Berlin`; empty: always. See [`crate::window::Window`].
     pub window: String,
-    /// Whether tables that clients older than Lance 0.30 wrote may be rewritten into a form those cannot search.
+    /// Whether tables that old clients wrote may be rewritten although those clients lose an index by it.
     pub upgrade_index_format: bool,
     /// Rows per fragment to aim for; unset: decided by the dataset, the tier or the bytes. The only key that may be
     /// unset in a record and then falls through to the next one.

@@ -40,7 +40,7 @@ pub fn gate(layout: &Layout, limits: &Limits) -> Option<Verdict> {
         return Some(Verdict::refused(
             StepReason::OldClients,
             format!(
-                "{why}; a rewrite would take search from that client; set upgrade_index_format = true once all clients are newer"
+                "{why}; a rewrite would take the index from that client; set upgrade_index_format = true once all clients are newer"
             ),
         ));
     }

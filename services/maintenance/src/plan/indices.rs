@@ -31,7 +31,7 @@ pub fn gate(layout: &Layout, limits: &Limits) -> Option<Verdict> {
     if let Some(why) = layout.old_client.as_ref().filter(|_| !limits.upgrade_index_format) {
         return Some(Verdict::refused(
             StepReason::OldClients,
-            format!("{why}; folding would take search from that client"),
+            format!("{why}; folding would take the index from that client"),
         ));
     }
     None

@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use roaring::RoaringBitmap;
 use squire_lake::authority::Authority;
+use squire_lake::clients;
 use squire_lake::index::{IndexInfo, SEGMENT_BOUND, Segment, State};
 use squire_lake::listing::{Kind, classify};
 use squire_lake::look::{FragmentInfo, Look, owner};
@@ -42,7 +43,7 @@ pub struct Layout {
     pub config: BTreeMap<String, String>,
     /// Why clean-up must not run on it, with FACES' refusal names; empty when healthy.
     pub unclean: Vec<(StepReason, String)>,
-    /// A client older than Lance 0.30 still writes it, and it has an index that a rewrite would take from that client.
+    /// A client still writes it that could not use one of its indices after a rewrite: which, and which index.
     pub old_client: Option<String>,
     /// A full-text index of the layout before partitions.
     pub legacy_index: Option<String>,
@@ -198,29 +199,22 @@ fn unclean(look: &Look) -> Vec<(StepReason, String)> {
     out
 }
 
-/// Versions that Squire did not make, in the last `reader_window`, by a Lance before 0.30, on a dataset with a vector or
-/// full-text index (design, "Writers").
+/// A version that Squire did not make, in the last `reader_window`, by a Lance that could not use one of the dataset's indices
+/// after a rewrite (design, "Writers").
 fn old_client(look: &Look, policy: &Policy, now: DateTime<Utc>) -> Option<String> {
-    if !look.indices.iter().any(|i| i.is_vector() || i.is_full_text() || i.kind == "LEGACY") {
-        return None;
-    }
+    let stable = look.head.manifest.uses_stable_row_ids();
+    let bound: Vec<(&IndexInfo, clients::Release)> =
+        look.indices.iter().filter_map(|i| Some((i, clients::readable_since(&i.kind, stable)?))).collect();
     let window = chrono::Duration::from_std(policy.reader_window).unwrap_or(chrono::Duration::MAX);
     look.manifests.iter().filter(|m| m.stamp.is_none() && now.signed_duration_since(m.time()) < window).find_map(|m| {
         let (library, version) = m.writer.as_ref()?;
-        (library == "lance" && older_than_0_30(version))
-            .then(|| format!("version {} was written by {library} {version}", m.version))
+        let (index, (major, minor)) =
+            bound.iter().find(|(_, since)| library == "lance" && clients::older_than(version, *since))?;
+        Some(format!(
+            "version {} was written by {library} {version}, and index {} ({}) in its new form needs Lance {major}.{minor}",
+            m.version, index.name, index.kind
+        ))
     })
-}
-
-/// Whether a Lance version is before 0.30. What cannot be parsed is taken for old: refusing costs bytes, not data.
-pub fn older_than_0_30(version: &str) -> bool {
-    let mut parts = version.split(['.', '-', '+']);
-    let number = |part: Option<&str>| part.and_then(|p| p.parse::<u64>().ok());
-    match (number(parts.next()), number(parts.next())) {
-        (Some(0), Some(minor)) => minor < 30,
-        (Some(_), _) => false,
-        (None, _) => true,
-    }
 }
 
 /// A full-text index directory with `tokens.lance` and no `metadata.lance`: compaction panics on it (design, "Writers").

@@ -20,6 +20,7 @@ mod lancedb;
 mod layouts;
 mod lost_commits;
 mod odd;
+mod old_clients;
 mod plan_files;
 mod plan_laws;
 mod races;

@@ -152,7 +152,7 @@ impl StepReason {
             Self::UnreadableIndex => "rebuild or drop the index",
             Self::AutoCleanupConflict => "take lance.auto_cleanup out of the table's configuration",
             Self::IndexSegments => "the index has to merge its segments first",
-            Self::OldClients => "upgrade the writers to Lance 0.30, then set upgrade_index_format = true",
+            Self::OldClients => "upgrade the clients to the Lance that is named, then set upgrade_index_format = true",
             Self::LegacyIndex => "rebuild the full-text index",
             Self::NoSpace => "free disk space; cleanup goes on",
             Self::EncryptionDiffers => "set the bucket's encryption options under [storage]",
