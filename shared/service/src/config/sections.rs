@@ -307,17 +307,51 @@ pub enum BusKind {
 }
 
 /// `[bus]`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bus {
     /// Which bus. Default `embedded`.
     pub kind: BusKind,
-    /// Server URL, for `nats`.
+    /// Server URL, for `nats`; several servers of one cluster are parted by commas.
     pub url: Option<String>,
+    /// User, with `password`.
+    pub user: Option<String>,
+    /// Password of `user`; best set by `SQUIRE_BUS__PASSWORD`.
+    pub password: Option<String>,
+    /// Token; best set by `SQUIRE_BUS__TOKEN`.
+    pub token: Option<String>,
+    /// Path of a file with an NKey seed.
+    pub nkey: Option<String>,
     /// Path of a credentials file, for `nats`.
     pub credentials: Option<String>,
     /// TLS files, for `nats`.
     pub tls: Option<BusTls>,
+    /// A delivery without a sign of progress for this long goes to another worker. At most, and by default, a third of
+    /// `grace.claim_ttl`.
+    #[serde(with = "human::duration::option")]
+    pub ack_wait: Option<Duration>,
+    /// Attempts after which a message becomes a dead letter; a hand-back is no attempt. Default 5.
+    pub max_attempts: u32,
+    /// Copies of each stream in a NATS cluster. Default: 1 for a stream that is made, unchanged for one that exists.
+    pub replicas: Option<usize>,
+}
+
+impl Default for Bus {
+    fn default() -> Self {
+        Self {
+            kind: BusKind::default(),
+            url: None,
+            user: None,
+            password: None,
+            token: None,
+            nkey: None,
+            credentials: None,
+            tls: None,
+            ack_wait: None,
+            max_attempts: 5,
+            replicas: None,
+        }
+    }
 }
 
 /// `[bus.tls]`: paths of PEM files.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod args;
+mod bus;
 mod config;
 mod config_show;
 mod fixture;
@@ -11,6 +12,7 @@ mod planfile;
 mod render;
 mod report;
 mod runtime;
+mod schedule;
 mod schema;
 mod storage;
 mod telemetry;
