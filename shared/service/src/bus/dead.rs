@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Bus;
 use super::consume::Delivery;
 use super::error::{BusError, Result};
-use super::event::{Event, EventType};
+use super::event::{Event, EventType, LARGEST};
 use super::name::{Address, Stream};
 use super::transport::{Published, Stored};
 use crate::report::names;
@@ -114,7 +114,12 @@ impl Delivery {
             };
             let now = self.bus.inner.settings.clock.now();
             let event = Event::new(self.bus.inner.estate, id.clone(), EventType::MessageDead, &about, now, &letter)?;
-            match self.bus.send(Stream::Dead, &subject, &id, event.to_bytes()?).await {
+            let bytes = event.to_bytes()?;
+            // A letter that nobody could read again is none.
+            if bytes.len() > LARGEST && cut > 0 {
+                continue;
+            }
+            match self.bus.send(Stream::Dead, &subject, &id, bytes).await {
                 Err(BusError::TooLarge { .. }) if cut > 0 => {}
                 other => return other.map(|_| event),
             }

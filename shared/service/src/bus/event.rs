@@ -15,7 +15,7 @@ use super::error::{BusError, Result};
 /// understands of any message.
 pub const MESSAGE_VERSION: u32 = 1;
 /// The largest message that is read.
-const LARGEST: usize = 1 << 20;
+pub(super) const LARGEST: usize = 1 << 20;
 
 macro_rules! event_types {
     ($($(#[$meta:meta])* $variant:ident = $text:literal),+ $(,)?) => {

@@ -1,6 +1,7 @@
 //! The sections of the configuration, their keys and their defaults.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantArray};
 
 use super::Storage;
+use super::show::{REDACTED, is_seed, redact_servers};
 use crate::human;
 
 /// The whole configuration. `P` holds the keys of `[policy]` and `F` those of `[floors]`; both
@@ -307,7 +309,7 @@ pub enum BusKind {
 }
 
 /// `[bus]`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bus {
     /// Which bus. Default `embedded`.
@@ -334,6 +336,27 @@ pub struct Bus {
     pub max_attempts: u32,
     /// Copies of each stream in a NATS cluster. Default: 1 for a stream that is made, unchanged for one that exists.
     pub replicas: Option<usize>,
+}
+
+impl fmt::Debug for Bus {
+    /// Without secrets; by destructuring, so that a new key cannot be forgotten.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, url, user, password, token, nkey, credentials, tls, ack_wait, max_attempts, replicas } = self;
+        let hidden = |secret: &Option<String>| secret.as_ref().map(|_| REDACTED);
+        f.debug_struct("Bus")
+            .field("kind", kind)
+            .field("url", &url.as_deref().map(redact_servers))
+            .field("user", user)
+            .field("password", &hidden(password))
+            .field("token", &hidden(token))
+            .field("nkey", &nkey.as_deref().map(|n| if is_seed(n) { REDACTED } else { n }))
+            .field("credentials", &credentials.as_deref().map(|c| if c.contains("-----BEGIN") { REDACTED } else { c }))
+            .field("tls", tls)
+            .field("ack_wait", ack_wait)
+            .field("max_attempts", max_attempts)
+            .field("replicas", replicas)
+            .finish()
+    }
 }
 
 impl Default for Bus {

@@ -98,13 +98,13 @@ pub(super) fn is_seed(text: &str) -> bool {
 }
 
 /// Takes user and password out of each of the servers of `bus.url`, with a scheme or without.
-fn redact_servers(text: &str) -> String {
+pub(super) fn redact_servers(text: &str) -> String {
     let one = |server: &str| match (server.split_once("://"), server.rsplit_once('@')) {
         (_, None) => server.to_owned(),
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{REDACTED}@{host}"),
         (None, Some((_, host))) => format!("{REDACTED}@{host}"),
     };
-    text.split(',').map(one).collect::<Vec<_>>().join(",")
+    text.split(',').map(|s| one(s.trim())).collect::<Vec<_>>().join(",")
 }
 
 fn is_servers<S: AsRef<str>>(path: &[S]) -> bool {

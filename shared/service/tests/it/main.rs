@@ -7,6 +7,7 @@ mod bus;
 mod config;
 mod config_show;
 mod fixture;
+mod http;
 mod human;
 mod planfile;
 mod render;
