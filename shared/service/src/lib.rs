@@ -1,17 +1,21 @@
 //! What every Squire binary shares: configuration, the command line's common part, telemetry,
-//! the report and plan-file models with their renderers, progress bars, shutdown and the clock.
+//! the report and plan-file models with their renderers, the bus, schedules, the HTTP face, progress bars, shutdown and
+//! the clock.
 //!
 //! This crate knows nothing of Lance and nothing of registry records. The two sections of the
 //! configuration whose keys belong to the registry (`[policy]` and `[floors]`) are type
 //! parameters of [`config::Config`]; the binaries fill them in.
 
+pub mod bus;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod http;
 pub mod human;
 pub mod planfile;
 pub mod progress;
 pub mod report;
+pub mod schedule;
 pub mod shutdown;
 pub mod telemetry;
 

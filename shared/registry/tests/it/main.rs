@@ -12,6 +12,7 @@ mod policy;
 mod probe;
 mod races;
 mod runs;
+mod schedule;
 mod state;
 mod subjects;
 mod support;

@@ -53,11 +53,53 @@ pub(super) fn problems<P, F>(config: &Config<P, F>) -> Vec<Problem> {
         bad("estate.name", "is empty".into(), "name the estate, for example \"default\"");
     }
     schedule(config, &mut bad);
-    if config.bus.kind == BusKind::Nats && config.bus.url.as_deref().unwrap_or_default().is_empty() {
-        bad("bus.url", "bus.kind is \"nats\" and no server is named".into(), "set bus.url = \"nats://host:4222\"");
-    }
+    bus(config, &mut bad);
     money(config, &mut bad);
     out
+}
+
+fn bus<P, F>(config: &Config<P, F>, bad: &mut impl FnMut(&str, String, &str)) {
+    let b = &config.bus;
+    let url = b.url.as_deref().unwrap_or_default();
+    if b.kind == BusKind::Nats && url.is_empty() {
+        bad("bus.url", "bus.kind is \"nats\" and no server is named".into(), "set bus.url = \"nats://host:4222\"");
+    }
+    if b.user.is_some() != b.password.is_some() {
+        bad("bus.user", "user and password go together".into(), "set both, or neither");
+    }
+    let ways =
+        [b.user.is_some(), b.token.is_some(), b.nkey.is_some(), b.credentials.is_some()].iter().filter(|w| **w).count();
+    if ways > 1 {
+        bad("bus.credentials", "several ways to log in are named".into(), "use one of user, token, nkey, credentials");
+    }
+    // Secrets where the path of a file belongs: neither is repeated.
+    if b.nkey.as_deref().is_some_and(super::show::is_seed) {
+        bad("bus.nkey", "is a seed itself".into(), "write the seed to a file and name the file");
+    }
+    if b.credentials.as_deref().is_some_and(|c| c.contains("-----BEGIN")) {
+        bad("bus.credentials", "holds credentials itself".into(), "write them to a file and name the file");
+    }
+    if let Some(tls) = &b.tls
+        && tls.cert.is_some() != tls.key.is_some()
+    {
+        bad("bus.tls.cert", "a client certificate and its key go together".into(), "set both, or neither");
+    }
+    if let Some(wait) = b.ack_wait {
+        let most = config.grace.claim_ttl / 3;
+        if wait.as_millis() < 100 {
+            bad("bus.ack_wait", "every delivery would run out at once".into(), "use for example \"20s\"");
+        } else if wait > most {
+            let most = crate::human::format_duration(most);
+            let what = format!("is more than {most}, a third of grace.claim_ttl");
+            bad("bus.ack_wait", what, "use less, or a longer grace.claim_ttl");
+        }
+    }
+    if b.max_attempts == 0 {
+        bad("bus.max_attempts", "0 would give up every message".into(), "use 1 or more");
+    }
+    if b.replicas.is_some_and(|r| !(1..=5).contains(&r)) {
+        bad("bus.replicas", "is no number of copies".into(), "use 1, 3 or 5");
+    }
 }
 
 fn schedule<P, F>(config: &Config<P, F>, bad: &mut impl FnMut(&str, String, &str)) {

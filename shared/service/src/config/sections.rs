@@ -1,6 +1,7 @@
 //! The sections of the configuration, their keys and their defaults.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantArray};
 
 use super::Storage;
+use super::show::{REDACTED, is_seed, redact_servers};
 use crate::human;
 
 /// The whole configuration. `P` holds the keys of `[policy]` and `F` those of `[floors]`; both
@@ -307,17 +309,72 @@ pub enum BusKind {
 }
 
 /// `[bus]`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bus {
     /// Which bus. Default `embedded`.
     pub kind: BusKind,
-    /// Server URL, for `nats`.
+    /// Server URL, for `nats`; several servers of one cluster are parted by commas.
     pub url: Option<String>,
+    /// User, with `password`.
+    pub user: Option<String>,
+    /// Password of `user`; best set by `SQUIRE_BUS__PASSWORD`.
+    pub password: Option<String>,
+    /// Token; best set by `SQUIRE_BUS__TOKEN`.
+    pub token: Option<String>,
+    /// Path of a file with an NKey seed.
+    pub nkey: Option<String>,
     /// Path of a credentials file, for `nats`.
     pub credentials: Option<String>,
     /// TLS files, for `nats`.
     pub tls: Option<BusTls>,
+    /// A delivery without a sign of progress for this long goes to another worker. At most, and by default, a third of
+    /// `grace.claim_ttl`.
+    #[serde(with = "human::duration::option")]
+    pub ack_wait: Option<Duration>,
+    /// Attempts after which a message becomes a dead letter; a hand-back is no attempt. Default 5.
+    pub max_attempts: u32,
+    /// Copies of each stream in a NATS cluster. Default: 1 for a stream that is made, unchanged for one that exists.
+    pub replicas: Option<usize>,
+}
+
+impl fmt::Debug for Bus {
+    /// Without secrets; by destructuring, so that a new key cannot be forgotten.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, url, user, password, token, nkey, credentials, tls, ack_wait, max_attempts, replicas } = self;
+        let hidden = |secret: &Option<String>| secret.as_ref().map(|_| REDACTED);
+        f.debug_struct("Bus")
+            .field("kind", kind)
+            .field("url", &url.as_deref().map(redact_servers))
+            .field("user", user)
+            .field("password", &hidden(password))
+            .field("token", &hidden(token))
+            .field("nkey", &nkey.as_deref().map(|n| if is_seed(n) { REDACTED } else { n }))
+            .field("credentials", &credentials.as_deref().map(|c| if c.contains("-----BEGIN") { REDACTED } else { c }))
+            .field("tls", tls)
+            .field("ack_wait", ack_wait)
+            .field("max_attempts", max_attempts)
+            .field("replicas", replicas)
+            .finish()
+    }
+}
+
+impl Default for Bus {
+    fn default() -> Self {
+        Self {
+            kind: BusKind::default(),
+            url: None,
+            user: None,
+            password: None,
+            token: None,
+            nkey: None,
+            credentials: None,
+            tls: None,
+            ack_wait: None,
+            max_attempts: 5,
+            replicas: None,
+        }
+    }
 }
 
 /// `[bus.tls]`: paths of PEM files.

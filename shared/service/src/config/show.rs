@@ -70,6 +70,9 @@ pub(super) fn redact(path: &[String], value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
         _ if is_secret(path) => Value::String(REDACTED.to_owned()),
+        // A secret where the path of one belongs.
+        Value::String(text) if is_seed(text) || text.contains("-----BEGIN") => Value::String(REDACTED.to_owned()),
+        Value::String(text) if is_servers(path) => Value::String(redact_servers(text)),
         Value::String(text) => Value::String(redact_uri(text)),
         Value::Array(items) => Value::Array(items.iter().map(|v| redact(path, v)).collect()),
         Value::Object(map) => {
@@ -84,6 +87,28 @@ pub(super) fn redact(path: &[String], value: &Value) -> Value {
         }
         other => other.clone(),
     }
+}
+
+/// Whether a text is an NKey seed rather than the path of a file with one.
+pub(super) fn is_seed(text: &str) -> bool {
+    let text = text.trim();
+    text.len() == 58
+        && text.starts_with('S')
+        && text.bytes().all(|b| b.is_ascii_uppercase() || (b'2'..=b'7').contains(&b))
+}
+
+/// Takes user and password out of each of the servers of `bus.url`, with a scheme or without.
+pub(super) fn redact_servers(text: &str) -> String {
+    let one = |server: &str| match (server.split_once("://"), server.rsplit_once('@')) {
+        (_, None) => server.to_owned(),
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{REDACTED}@{host}"),
+        (None, Some((_, host))) => format!("{REDACTED}@{host}"),
+    };
+    text.split(',').map(|s| one(s.trim())).collect::<Vec<_>>().join(",")
+}
+
+fn is_servers<S: AsRef<str>>(path: &[S]) -> bool {
+    matches!(path, [section, key] if section.as_ref() == "bus" && key.as_ref() == "url")
 }
 
 /// Takes user and password out of a URI, and the values of its query.
@@ -123,6 +148,8 @@ where
                 if is_secret(&path) {
                     let end = arg.len() - tail.len();
                     format!("{}{REDACTED}", &arg[..end])
+                } else if is_servers(&path) {
+                    format!("{}{}", &arg[..arg.len() - tail.len()], redact_servers(tail))
                 } else {
                     redact_uri(arg)
                 }

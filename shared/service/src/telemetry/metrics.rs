@@ -14,6 +14,7 @@ use prometheus::{
 use strum::VariantArray;
 
 use super::StoreMetrics;
+use crate::bus::DeadReason;
 use crate::config::Mode;
 use crate::report::{
     BlockReason, FailureKind, FindingKind, HoldReason, Invariant, OutcomeKind, Report, SkipReason, StepKind,
@@ -345,6 +346,9 @@ impl Metrics {
         for stream in STREAMS {
             for outcome in MESSAGE_OUTCOMES {
                 self.messages.with_label_values(&[stream, outcome]);
+            }
+            for reason in DeadReason::ALL {
+                self.dead_letters.with_label_values(&[stream, reason.as_str()]);
             }
         }
         for mode in Mode::VARIANTS {

@@ -286,3 +286,24 @@ fn the_default_file_is_looked_for_in_the_given_directory_only() {
     let loaded = loader(Path::new(dir.path())).load().unwrap();
     assert_eq!(loaded.config.estate.name, "above");
 }
+
+#[rstest]
+#[case("url = ''", "bus.url", "no server is named")]
+#[case("url = 'nats://a'\nuser = 'u'", "bus.user", "go together")]
+#[case("url = 'nats://a'\ntoken = 't'\nnkey = '/n'", "bus.credentials", "several ways")]
+#[case(
+    "url = 'nats://a'\nnkey = 'SUANQDPB2RUOE4ETUA26CNX7FUKE5ZZKFCQIIW63OX225F2CO7UEXTM7ZY'",
+    "bus.nkey",
+    "is a seed itself"
+)]
+#[case("url = 'nats://a'\ntls = { cert = '/c' }", "bus.tls.cert", "go together")]
+#[case("url = 'nats://a'\nack_wait = '31s'", "bus.ack_wait", "more than 30s")]
+#[case("url = 'nats://a'\nack_wait = '1ms'", "bus.ack_wait", "run out at once")]
+#[case("url = 'nats://a'\nmax_attempts = 0", "bus.max_attempts", "give up every message")]
+#[case("url = 'nats://a'\nreplicas = 0", "bus.replicas", "no number of copies")]
+fn a_bus_that_cannot_work_is_refused(#[case] keys: &str, #[case] key: &str, #[case] what: &str) {
+    let (_dir, loader) = with_file(&format!("[bus]\nkind = 'nats'\n{keys}\n"));
+    let text = loader.load().unwrap_err().to_string();
+    assert!(text.contains(key) && text.contains(what), "{text}");
+    assert!(!text.contains("SUANQ"), "{text}");
+}

@@ -83,6 +83,30 @@ credentials = "/etc/nats.creds"
 }
 
 #[test]
+fn secrets_of_the_bus_are_shown_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let seed = "SUANQDPB2RUOE4ETUA26CNX7FUKE5ZZKFCQIIW63OX225F2CO7UEXTM7ZY";
+    let servers = "nats://u:hunter2-a@one:4222, v:hunter2-b@two:4222,three";
+    for (keys, shown_as) in [
+        (format!("url = \"{servers}\""), "bus.url = \"nats://(redacted)@one:4222,(redacted)@two:4222,three\""),
+        ("url = \"one\"\nuser = \"u\"\npassword = \"hunter2\"".to_owned(), "bus.password = \"(redacted)\""),
+        ("url = \"one\"\ntoken = \"hunter2\"".to_owned(), "bus.token = \"(redacted)\""),
+        ("url = \"one\"\nnkey = \"/etc/nats.seed\"".to_owned(), "bus.nkey = \"/etc/nats.seed\""),
+    ] {
+        fs::write(dir.path().join("squire.toml"), format!("[bus]\nkind = \"nats\"\n{keys}\n")).unwrap();
+        let loaded = loader(dir.path()).load().unwrap();
+        assert!(loaded.show_text().contains(shown_as), "{}", loaded.show_text());
+        let all = format!("{} {} {:?}", loaded.show_text(), loaded.show_json(), loaded.config);
+        assert!(!all.contains("hunter2"), "{all}");
+    }
+    let set =
+        |value: &str| redact_command(["x", "--set", &format!("bus.url={value}"), &format!("--set=bus.url={value}")]);
+    assert!(!set("u:hunter2@one,nats://v:hunter2@two").contains("hunter2"), "{}", set(servers));
+    let error = loader(dir.path()).sets([format!("bus.nkey={seed}")]).load().unwrap_err();
+    assert!(!format!("{error} {error:?}").contains("SUANQ"), "{error}");
+}
+
+#[test]
 fn a_secret_of_the_wrong_type_is_not_told_in_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let text = "[storage]\naws_secret_access_key = [\"hunter2\"]\n[floors]\ntoken = \"hunter2\"\n";

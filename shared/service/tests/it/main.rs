@@ -3,14 +3,17 @@
 #![allow(clippy::unwrap_used)]
 
 mod args;
+mod bus;
 mod config;
 mod config_show;
 mod fixture;
+mod http;
 mod human;
 mod planfile;
 mod render;
 mod report;
 mod runtime;
+mod schedule;
 mod schema;
 mod storage;
 mod telemetry;

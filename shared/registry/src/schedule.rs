@@ -1,0 +1,56 @@
+//! Which instants of a job's schedule were published, so that each is published once.
+//!
+//! One record per job holds the newest of them in the order in which they were recorded, so that neither the records nor
+//! what reading them costs grows with time. An instant that a wrong clock recorded stands in nobody's way: only the very
+//! instant counts as recorded.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::generation::Change;
+use crate::record::fields;
+use crate::registry::Registry;
+
+/// Instants that are remembered: beyond what replicas whose clocks differ by minutes can publish late.
+const KEPT: usize = 64;
+
+/// One job's published instants, oldest record first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Published {
+    instants: Vec<DateTime<Utc>>,
+}
+
+fields! { Published => Schedule, "schedule"; }
+
+impl Registry {
+    /// Records that an instant of a job was published. `true` for whoever is first; of several at once one is.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn record_instant(&self, job: &str, instant: DateTime<Utc>) -> Result<bool> {
+        let mut first = false;
+        self.change::<Published>(job, None, |current| {
+            let mut next = current.map(|c| c.fields.clone()).unwrap_or_default();
+            first = !next.instants.contains(&instant);
+            if !first {
+                return Ok(Change::Keep);
+            }
+            next.instants.push(instant);
+            let surplus = next.instants.len().saturating_sub(KEPT);
+            next.instants.drain(..surplus);
+            Ok(Change::Put(next))
+        })
+        .await?;
+        Ok(first)
+    }
+
+    /// The latest instant of a job, not after `now`, that was recorded; `None` when none ever was.
+    ///
+    /// # Errors
+    /// What the store answers, and [`crate::Error::Unreadable`].
+    pub async fn last_instant(&self, job: &str, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>> {
+        let record = self.load::<Published>(job).await?;
+        Ok(record.and_then(|r| r.fields.instants.iter().copied().filter(|i| *i <= now).max()))
+    }
+}
