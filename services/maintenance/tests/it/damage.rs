@@ -73,6 +73,7 @@ async fn a_cut_head_fails_alone_and_loses_nothing() {
     assert_eq!(good["steps"]["compact"]["outcome"], "done");
     assert_eq!(dataset_tree(&here.path("lake/bad")), before);
     assert_eq!(rows(&here, "lake/bad", Some(5)).await, 50);
+    here.oracle("lake/good");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,4 +167,5 @@ async fn an_index_type_of_a_later_release_holds_its_fragments_out() {
     let left = tree(&here.path("lake/bad/_indices"));
     assert_eq!(left, indices, "the index that only others can read is still there");
     assert_eq!(again["after"]["indices"][0]["state"], "unsupported", "{again:#}");
+    here.oracle("lake");
 }

@@ -54,6 +54,7 @@ async fn no_version_goes_by_compaction_folds_or_remaps() {
     let found = finding(row, "auto_cleanup_conflict").unwrap_or_else(|| panic!("{row:#}"));
     assert_eq!(found["severity"], "warning");
     assert_eq!(report(&["sweep", &here.text("lake"), "--yes"])["totals"]["idle"], 1);
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,6 +29,7 @@ async fn a_claimed_dataset_is_left_to_its_holder() {
     claim.release().await.expect("released");
     let swept = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&swept, "lake/t")["outcome"]["kind"], "maintained");
+    here.oracle("lake");
 }
 
 fn uuid() -> uuid::Uuid {
@@ -87,4 +88,5 @@ async fn what_fails_the_same_way_each_time_is_permanent() {
     sample.config(&[("lance.compaction.max_bytes_per_file", "1000000")]).await.expect("set");
     let swept = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&swept, "/bad")["outcome"]["kind"], "maintained", "{swept:#}");
+    here.oracle("lake");
 }
