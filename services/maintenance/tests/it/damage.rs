@@ -57,6 +57,8 @@ async fn a_cut_old_manifest_is_named_and_only_clean_up_refuses() {
     for version in [1, 3, 4, 5, 6] {
         assert_eq!(rows(&here, "lake/bad", Some(version)).await as u64, 10 * version, "what can be read stays");
     }
+    // The test cut it.
+    here.oracle_with("lake", Leftovers::None, &[(&name, "cannot be read")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,6 +75,8 @@ async fn a_cut_head_fails_alone_and_loses_nothing() {
     assert_eq!(good["steps"]["compact"]["outcome"], "done");
     assert_eq!(dataset_tree(&here.path("lake/bad")), before);
     assert_eq!(rows(&here, "lake/bad", Some(5)).await, 50);
+    // The test cut it; the good one is whole.
+    here.oracle_with("lake", Leftovers::None, &[("lake/bad", "decoding the manifest")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,6 +103,9 @@ async fn a_missing_or_cut_data_file_fails_alone_and_keeps_every_version() {
         let (_, bad, _) = sweep(&here);
         assert_eq!(bad["steps"]["cleanup"]["reason"], "unhealthy", "and so it stays: {bad:#}");
         assert_eq!(rows(&here, "lake/bad", Some(5)).await, 50);
+        // The test removed or cut it; nothing else is amiss.
+        let said = if cut { "bytes, recorded" } else { "missing: HEAD names it" };
+        here.oracle_with("lake", Leftovers::None, &[("data/", said), ("lake/bad", "reading every row")]);
     }
 }
 
@@ -112,6 +119,8 @@ async fn mixed_manifest_names_are_left_alone() {
     assert!(has_finding(&bad, "mixed_manifest_names", "error"), "{bad:#}");
     assert_eq!(dataset_tree(&here.path("lake/bad")), before, "{bad:#}");
     assert_eq!(good["outcome"]["kind"], "maintained");
+    // The test made them; the library opens no such table.
+    here.oracle_with("lake", Leftovers::None, &[("lake/bad", "opening the dataset")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,6 +145,7 @@ async fn an_index_that_cannot_be_read_is_unknown_and_not_healthy() {
     assert!(has_finding(&bad, "index_unreadable", "warning"), "{bad:#}");
     assert_eq!(dataset_tree(&here.path("lake/bad")), before);
     assert_eq!(good["outcome"]["kind"], "maintained");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,4 +176,5 @@ async fn an_index_type_of_a_later_release_holds_its_fragments_out() {
     let left = tree(&here.path("lake/bad/_indices"));
     assert_eq!(left, indices, "the index that only others can read is still there");
     assert_eq!(again["after"]["indices"][0]["state"], "unsupported", "{again:#}");
+    here.oracle("lake");
 }

@@ -106,6 +106,7 @@ async fn no_space_refuses_compaction_and_not_clean_up() {
     let (_, again) = sweep(&root, &[]);
     assert_eq!(row(&again, "lake/t")["after"]["fragments"], 1, "{again:#}");
     assert_eq!(ids(&root).await, 150);
+    assert_explained(lake(), &root, Leftovers::None, &[]);
 }
 
 #[test]
@@ -138,6 +139,7 @@ async fn not_a_byte_is_left() {
     fill(&disk, 0);
     let output = squire(&["sweep", &root, "--yes", "--registry", &format!("{root}/_squire")]);
     assert_ne!(code(&output), 0);
+    assert_explained(lake(), &root, Leftovers::None, &[]);
 }
 
 #[test]
@@ -169,4 +171,5 @@ async fn the_disk_fills_between_plan_and_apply() {
     assert_eq!(row(&swept, "lake/t")["after"]["fragments"], 1, "{swept:#}");
     assert_eq!(ids(&root).await, 150);
     assert_eq!(report(&["sweep", &root, "--yes"])["totals"]["idle"], 1);
+    assert_explained(lake(), &root, Leftovers::None, &[]);
 }

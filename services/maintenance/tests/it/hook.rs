@@ -54,6 +54,7 @@ async fn no_version_goes_by_compaction_folds_or_remaps() {
     let found = finding(row, "auto_cleanup_conflict").unwrap_or_else(|| panic!("{row:#}"));
     assert_eq!(found["severity"], "warning");
     assert_eq!(report(&["sweep", &here.text("lake"), "--yes"])["totals"]["idle"], 1);
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,6 +77,7 @@ async fn a_hook_that_the_policy_allows_is_not_worth_a_word() {
     // A longer retention than the hook's makes it one.
     let planned = report(&["plan", &here.text("lake"), "--set", "policy.retention=30d"]);
     assert!(finding(row(&planned, "lancedb"), "auto_cleanup_conflict").is_some(), "{planned:#}");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]

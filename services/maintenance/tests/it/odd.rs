@@ -102,6 +102,7 @@ fn odd_tables_end_in_one_fragment_with_the_same_rows() {
     let v1 =
         |p: &std::path::Path| p.file_name().is_some_and(|n| n.len() < 20) || p.ends_with("latest_version_hint.json");
     assert!(names.iter().all(|(p, _)| v1(p)), "a table with V1 names keeps them: {names:?}");
+    odd.here.oracle("lake");
 }
 
 /// One index segment per fragment: compaction alone and the default optimise alone change nothing, for ever.
@@ -121,6 +122,7 @@ fn segments_that_wedge_compaction_are_merged_first() {
         assert!(indices.values().all(|i| *i == serde_json::json!([1, 0])), "{kind}: {indices:?}");
     }
     odd.check_indices(&kinds);
+    odd.here.oracle("lake");
 }
 
 #[test]
@@ -135,6 +137,7 @@ fn empty_tables_and_tables_of_one_row_are_no_trouble() {
         "{cleaned:#}"
     );
     odd.check_indices(&kinds);
+    odd.here.oracle("lake");
 }
 
 /// Rows under another base would move to the primary one, and the other base's files would be nobody's.
@@ -147,6 +150,7 @@ fn files_under_an_extra_base_stay_where_they_are() {
     assert_eq!(row(&swept, "extra_bases")["steps"]["compact"]["reason"], "external_bases", "{swept:#}");
     odd.clean();
     assert_eq!(tree(&odd.here.path("lake/extra_bases-base")), base);
+    odd.here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,6 +190,8 @@ async fn more_than_a_thousand_versions_are_swept_and_cleaned() {
     assert_eq!(row["steps"]["cleanup"]["failed_deletes"], 0);
     let ids = squire_lake::sample::Sample::ids(&lake(), &here.uri("lake/t"), None).await.expect("it reads");
     assert_eq!((ids.len(), ids.last()), (2_099, Some(&2_098)));
+    // The test took the detached manifest away, and not its transaction.
+    here.oracle_with("lake", Leftovers::None, &[("_transactions/1100-", "young")]);
 }
 
 /// Asking a JSON index for its statistics fails, as it panicked in some release: unknown is not 0, and nothing is lost.
@@ -205,4 +211,5 @@ async fn a_json_index_whose_statistics_fail_loses_nothing() {
     assert_eq!(dataset_tree(&odd.here.path("lake/json_index")), before);
     let ids = squire_lake::sample::Sample::ids(&lake(), &odd.here.uri("lake/json_index"), None).await;
     assert_eq!(ids.expect("it reads").len(), 100);
+    odd.here.oracle("lake");
 }

@@ -29,6 +29,7 @@ async fn a_claimed_dataset_is_left_to_its_holder() {
     claim.release().await.expect("released");
     let swept = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&swept, "lake/t")["outcome"]["kind"], "maintained");
+    here.oracle("lake");
 }
 
 fn uuid() -> uuid::Uuid {
@@ -65,6 +66,7 @@ async fn a_declared_table_without_data_is_skipped_and_a_vanished_one_fails() {
     let output = squire(&["sweep", &root, "--yes", "-o", "json"]);
     let swept: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((code(&output), row(&swept, "ns/t")["outcome"]["reason"].as_str()), (3, Some("open")), "{swept:#}");
+    here.oracle("lake");
 }
 
 /// A wish in the table's own config that cannot be read fails the same way each time: it is said once, and tried again when
@@ -87,4 +89,5 @@ async fn what_fails_the_same_way_each_time_is_permanent() {
     sample.config(&[("lance.compaction.max_bytes_per_file", "1000000")]).await.expect("set");
     let swept = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&swept, "/bad")["outcome"]["kind"], "maintained", "{swept:#}");
+    here.oracle("lake");
 }
