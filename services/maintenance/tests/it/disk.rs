@@ -139,6 +139,7 @@ async fn not_a_byte_is_left() {
     fill(&disk, 0);
     let output = squire(&["sweep", &root, "--yes", "--registry", &format!("{root}/_squire")]);
     assert_ne!(code(&output), 0);
+    assert_explained(lake(), &root, Leftovers::None, &[]);
 }
 
 #[test]

@@ -77,6 +77,7 @@ async fn a_hook_that_the_policy_allows_is_not_worth_a_word() {
     // A longer retention than the hook's makes it one.
     let planned = report(&["plan", &here.text("lake"), "--set", "policy.retention=30d"]);
     assert!(finding(row(&planned, "lancedb"), "auto_cleanup_conflict").is_some(), "{planned:#}");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]

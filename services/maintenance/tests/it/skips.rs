@@ -66,6 +66,7 @@ async fn a_declared_table_without_data_is_skipped_and_a_vanished_one_fails() {
     let output = squire(&["sweep", &root, "--yes", "-o", "json"]);
     let swept: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((code(&output), row(&swept, "ns/t")["outcome"]["reason"].as_str()), (3, Some("open")), "{swept:#}");
+    here.oracle("lake");
 }
 
 /// A wish in the table's own config that cannot be read fails the same way each time: it is said once, and tried again when

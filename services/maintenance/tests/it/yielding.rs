@@ -73,6 +73,7 @@ async fn a_running_backfill_survives_a_sweep_and_a_due_sweep_and_then_the_table_
     let after = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&after, "t.lance")["outcome"]["kind"], "maintained", "{after:#}");
     assert_eq!(row(&after, "t.lance")["after"]["fragments"], 1);
+    here.oracle("lake");
 }
 
 #[tokio::test]
@@ -93,6 +94,8 @@ async fn a_busy_writer_is_not_waited_for_and_sees_no_error() {
     let writes: u32 = last.strip_prefix("done ").and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{last}"));
     assert!(writes > 60, "the writer was slowed down to {writes} writes in a minute");
     assert!(maintained > 0, "a table that is written all the time was never maintained");
+    // The writer's own attempts that lost a race and were tried again.
+    here.oracle_with("lake", Leftovers::Explained, &[]);
 }
 
 /// An index file that nobody names: what an index build at work, or one that ended badly, leaves.
@@ -114,6 +117,8 @@ async fn what_an_append_left_behind_is_nobodys_work() {
     let swept = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&swept, "t.lance")["outcome"]["kind"], "maintained", "{swept:#}");
     assert!(began.elapsed() < Duration::from_secs(25), "it waited for an append's leftover");
+    // It is still there: nothing that nobody names goes by a pass.
+    here.oracle_with("lake", Leftovers::None, &[("data/01010101010101010101010101010101.lance", "young")]);
 }
 
 #[tokio::test]
@@ -134,6 +139,7 @@ async fn a_file_that_goes_away_is_nobodys_work() {
     remover.join().expect("removed");
     assert_eq!(row(&swept, "t.lance")["outcome"]["kind"], "maintained", "{swept:#}");
     assert!(began.elapsed() < Duration::from_secs(28), "it waited for a file that was gone");
+    here.oracle("lake");
 }
 
 #[tokio::test]
@@ -155,6 +161,8 @@ async fn after_a_day_of_waiting_the_pass_goes_ahead() {
     registry.save_state(states).await.expect("saved");
     let after = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&after, "t.lance")["outcome"]["kind"], "maintained", "{after:#}");
+    // The index that nobody names is still there.
+    here.oracle_with("lake", Leftovers::None, &[("_indices/0a0b0c0d-0000-4000-8000-000000000001", "young")]);
 }
 
 /// `cp -r` gives every file the time of the copy: a leftover of years ago is then as young as a writer's.
@@ -171,6 +179,8 @@ async fn a_copied_lake_is_not_taken_for_a_writer() {
     let swept = report(&["sweep", &here.text("lake"), "--yes"]);
     assert_eq!(row(&swept, "t.lance")["outcome"]["kind"], "maintained", "{swept:#}");
     assert!(began.elapsed() < Duration::from_secs(25), "it waited for a copy");
+    // The index that nobody names is still there.
+    here.oracle_with("lake", Leftovers::None, &[("_indices/0a0b0c0d-0000-4000-8000-000000000001", "young")]);
 }
 
 fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
@@ -211,4 +221,6 @@ async fn the_leftovers_of_our_own_killed_run_are_not_taken_for_a_writer() {
     assert!(began.elapsed() < Duration::from_secs(25), "it waited for its own leftovers");
     let history = squire(&["history", &here.text("lake/t.lance")]);
     assert!(String::from_utf8_lossy(&history.stdout).contains("died"), "{}", stderr(&history));
+    // What the killed run had rewritten and not committed.
+    here.oracle_with("lake", Leftovers::Explained, &[]);
 }
