@@ -16,7 +16,7 @@ pub type Release = (u64, u64);
 pub fn readable_since(kind: &str, stable_row_ids: bool) -> Option<Release> {
     match kind {
         // A fold leaves one partition per merged part; 0.32 and 0.33 then answer the first search of a table wrongly.
-        "INVERTED" => Some((0, 38)),
+        "INVERTED" => Some((0, 35)),
         // Version 1 of the format, which releases with a stricter check of versions leave aside.
         "LABEL_LIST" => Some((4, 0)),
         // Row addresses instead of row ids, version 1; without stable row ids the two are the same and version 0 is kept.
