@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use squire_service::bus::{Bus, BusErrorKind, Published, Queue, Settings, Stream};
+use squire_service::bus::data::Request;
+use squire_service::bus::{Bus, BusErrorKind, DeadReason, Published, Queue, Settings, Stream};
 use squire_service::config;
 use squire_service::telemetry::Metrics;
 use uuid::Uuid;
@@ -230,6 +231,45 @@ async fn streams_are_as_designed_and_follow_newer_builds_only() {
     let e = open(&nats, "test", ESTATE).await.unwrap_err();
     assert_eq!(e.kind(), BusErrorKind::Permanent);
     assert!(e.to_string().contains("SQUIRE_TEST_WORK has retention Limits"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_publish_is_read_or_given_up_byte_for_byte() {
+    let Some(nats) = Nats::start("what_others_publish_is_read_or_given_up_byte_for_byte") else { return };
+    let bus = open(&nats, "test", ESTATE).await.unwrap();
+    let client = async_nats::connect(nats.config().url.unwrap()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let publish = |text: Vec<u8>| {
+        let context = context.clone();
+        async move { context.publish("squire.test.table.changed.acme.t", text.into()).await.unwrap().await.unwrap() }
+    };
+    let good = r#"{"specversion":"1.0","id":"x","source":"/ingest","type":"io.squire.table.changed.v1","extra":{},
+        "data":{"table":"table/acme/t","version":7,"engine":"spark"}}"#;
+    let bad: Vec<u8> = b"\xff\xfe{\0%41".to_vec();
+    publish(bad.clone()).await;
+    publish(good.into()).await;
+    let mut consumer = bus.consumer(Queue::Tables("maintenance".into())).await.unwrap();
+    let delivery = next(&mut consumer).await;
+    let Request::Changed(changed) = delivery.request() else { panic!("{delivery:?}") };
+    assert_eq!((changed.table.as_deref(), changed.version), (Some("table/acme/t"), Some(7)));
+    // Without an id of its own it can be handed back, too.
+    delivery.hand_back(Duration::ZERO).await.unwrap();
+    let delivery = next(&mut consumer).await;
+    assert_eq!(delivery.attempts(), 1);
+    delivery.ack().await.unwrap();
+    let dead = bus.dead_list(10).await.unwrap();
+    assert_eq!((dead.len(), dead[0].reason), (1, DeadReason::Malformed));
+    assert_eq!(bus.dead_requeue(dead[0].id).await.unwrap(), Published::Stored);
+    let stream = context.get_stream("SQUIRE_TEST_TABLES").await.unwrap();
+    let back = stream.get_last_raw_message_by_subject("squire.test.table.changed.acme.t").await.unwrap();
+    assert_eq!(back.payload, bad);
+
+    // And what others write where only letters belong does no harm.
+    context.publish("squire.test.dead.work.pass.x", "junk".into()).await.unwrap().await.unwrap();
+    let letters = bus.dead_list(10).await.unwrap();
+    let junk = letters.last().unwrap();
+    assert_eq!((junk.subject.as_str(), junk.attempts), ("squire.test.work.pass.x", 0));
+    bus.dead_drop(junk.id).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
