@@ -20,6 +20,7 @@ use tokio::sync::Mutex;
 
 use crate::admit::{self, Skip};
 use crate::estate::{Estate, Rates};
+use crate::memory::Admission;
 use crate::plan::{self, DatasetPlan, Settings};
 use crate::state::WaitingFor;
 
@@ -49,6 +50,8 @@ pub struct Tools {
     pub graph: Arc<CloneGraph>,
     /// Tells of progress: bytes rewritten or versions removed.
     pub progress: Arc<dyn Fn(&str) + Send + Sync>,
+    /// What may be in memory at once.
+    pub admission: Admission,
     /// Buckets and roots already marked and probed in this run.
     pub prepared: Arc<Mutex<BTreeSet<String>>>,
 }

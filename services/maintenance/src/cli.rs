@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use clap::Parser;
+use squire_service::bus::data::TickDue;
+use squire_service::bus::{Bus, Published, Task};
 use squire_service::cli::{Common, Exit, Failure, print_stdout, report_error};
 use squire_service::clock::Clock;
-use squire_service::config::{Loaded, Mode};
+use squire_service::config::{BusKind, Loaded, Mode};
 use squire_service::planfile::{PlanFile, PlanKind};
 use squire_service::progress::Progress;
 use squire_service::report::{EstateInfo, Report, ReportKind, Requests, SCHEMA, Tool, Totals};
@@ -20,6 +22,7 @@ use squire_registry::{Floors, Policy, RunOutcome, RunRecord};
 use crate::apply::{Applied, Tools};
 use crate::driver::{self, Case, PlannedEstate, Selection};
 use crate::estate::{Estate, PolicyFlags, Rates};
+use crate::memory::Admission;
 use crate::plan::{DatasetPlan, Settings};
 
 /// The port of `[http] listen` where the config says nothing.
@@ -51,7 +54,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         print_stdout(&squire_service::cli::completion::<Cli>(args.shell))?;
         return Ok(Exit::Ok);
     }
-    telemetry::init_logs(&common, Audience::Command)?;
+    let audience = if matches!(cli.verb, Some(Verb::Serve)) { Audience::Daemon } else { Audience::Command };
+    telemetry::init_logs(&common, audience)?;
     let metrics = Metrics::install();
     let config: Loaded<Policy, Floors> = common.loader(PORT).load()?;
     config
@@ -77,7 +81,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::History { dataset, version } => history::dataset(&context, &dataset, version).await,
         Verb::Runs { verb: RunsVerb::List { roots } } => history::list(&context, &roots).await,
         Verb::Runs { verb: RunsVerb::Show { run, roots } } => history::show(&context, run, &roots).await,
-        Verb::Tick { job, dataset } => context.tick(&job, dataset.as_deref()),
+        Verb::Serve => crate::serve::run(context.config, context.metrics, context.command).await,
+        Verb::Tick { job, dataset } => context.tick(&job, dataset).await,
         Verb::Config { verb: ConfigVerb::Show } => context.show_config(),
         Verb::Demo { dir } => {
             let made = crate::demo::write(&dir).await?;
@@ -117,15 +122,44 @@ impl Context {
         Ok(Exit::Ok)
     }
 
-    fn tick(&self, job: &str, _dataset: Option<&str>) -> anyhow::Result<Exit> {
-        if job != "maintenance" && job != "reconcile" {
-            return Err(Failure::usage(format!("tick {job}: no such job"))
-                .remedy("write maintenance or reconcile")
+    /// Sends a tick by hand. On the in-process bus nobody would hear it.
+    async fn tick(&self, job: &str, dataset: Option<String>) -> anyhow::Result<Exit> {
+        let task = match job {
+            "maintenance" => Task::Maintenance,
+            "reconcile" => Task::Reconcile,
+            _ => {
+                return Err(Failure::usage(format!("tick {job}: no such job"))
+                    .remedy("write maintenance or reconcile")
+                    .into());
+            }
+        };
+        if self.config.config.bus.kind == BusKind::Embedded {
+            return Err(Failure::usage("a tick on the in-process bus reaches nobody")
+                .remedy("set bus.kind = \"nats\", or run `squire-maintenance sweep --due` instead")
                 .into());
         }
-        Err(Failure::usage("a tick on the in-process bus reaches nobody")
-            .remedy("run `squire-maintenance sweep --due` instead")
-            .into())
+        let estate = self.estate(&[], PolicyFlags::default(), None).await?;
+        let Some(registry) = &estate.registry else {
+            return Err(Failure::usage("no registry is named or found, so it is not known whose tick this is")
+                .remedy("set registry.root")
+                .into());
+        };
+        let config = &self.config.config;
+        let settings = squire_service::bus::Settings::of(&config.bus, config.grace.claim_ttl);
+        let metrics = self.metrics.clone();
+        let bus = Bus::open(&config.bus, registry.name(), registry.id(), settings, metrics)
+            .await
+            .map_err(|e| Failure::could_not_run("the bus cannot be used").caused_by(e))?;
+        let due = TickDue { job: task, instant: Utc::now(), datasets: dataset.into_iter().collect() };
+        let said = bus
+            .tick(&due, Some(estate.run))
+            .await
+            .map_err(|e| Failure::could_not_run("the tick could not be sent").caused_by(e))?;
+        print_stdout(match said {
+            Published::Stored | Published::Duplicate => "sent\n",
+            Published::AlreadyQueued => "a tick is waiting already\n",
+        })?;
+        Ok(Exit::Ok)
     }
 
     fn report(
@@ -274,6 +308,7 @@ impl Context {
             shutdown: shutdown.clone(),
             graph: planned.graph.clone(),
             progress: Arc::new(move |text: &str| bar.message(text.to_string())),
+            admission: Admission::new(estate.config().limits.memory.as_u64()),
             prepared: Arc::default(),
         };
         let applied = driver::apply_estate(&tools, &planned).await;

@@ -20,6 +20,7 @@ use squire_service::report::{
 use crate::admit::{self, Skip};
 use crate::apply::{Applied, Tools, apply, failure_kind};
 use crate::estate::{Estate, Scope};
+use crate::memory;
 use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
 use crate::report::{self, Seen};
 use crate::state::{DatasetState, Failure, RETRY, WaitingFor};
@@ -142,6 +143,7 @@ pub async fn plan_estate(
         }
     }
     complete_graph(estate, &scope, &wanted, nested, &mut graph, now).await;
+    let graph = Arc::new(graph);
     let mut planner = Planner {
         estate,
         settings,
@@ -165,7 +167,29 @@ pub async fn plan_estate(
     let mut findings = estate_findings(estate, &wanted, selection);
     findings.extend(vanished(estate).await);
     let incomplete = incomplete(estate, &scope, &candidates);
-    PlannedEstate { candidates, graph: Arc::new(graph), scope, findings, incomplete, states }
+    PlannedEstate { candidates, graph, scope, findings, incomplete, states }
+}
+
+/// Looks at one dataset again and plans it, among neighbours that a walk found before. Zero writes.
+///
+/// The clone graph may be some minutes old: what a clone made since reads was HEAD when it was made, and is younger than any
+/// retention; the clone of a version that is past its retention is the race that invariant `references_live` names.
+pub async fn plan_dataset(
+    estate: &Estate,
+    neighbours: &PlannedEstate,
+    uri: &str,
+    settings: &Settings,
+    due: bool,
+) -> Candidate {
+    let start = Instant::now();
+    let now = estate.now();
+    let wanted = BTreeSet::from([uri.to_string()]);
+    let states = load_states(estate, &wanted).await;
+    let looked = contain::contained(&estate.lake, "looking at the dataset", uri, look(&estate.lake, uri, now)).await;
+    let (graph, inside) = (&neighbours.graph, &neighbours.scope.inside);
+    let mut planner = Planner { estate, settings, graph, states, lost: HashMap::new(), inside, due, now };
+    let case = planner.case(uri, looked).await;
+    Candidate { uri: uri.to_string(), case, seconds: start.elapsed().as_secs_f64() }
 }
 
 fn gain(candidate: &Candidate) -> u64 {
@@ -438,33 +462,32 @@ fn incomplete(estate: &Estate, scope: &Scope, candidates: &[Candidate]) -> Vec<I
 
 /// Renders a planned estate as the report's datasets, in the plan's order.
 pub fn datasets(estate: &Estate, planned: &PlannedEstate, applied: &HashMap<String, (Applied, f64)>) -> Vec<Dataset> {
-    planned
-        .candidates
-        .iter()
-        .map(|c| match &c.case {
-            Case::Failed(e) => Dataset::new(&c.uri, Outcome::failed(failure_kind(e.kind())).with_detail(e.to_string())),
-            Case::Skipped(skip, None) => {
-                Dataset::new(&c.uri, Outcome::skipped(skip.reason).with_detail(skip.detail.clone()))
-            }
-            Case::Skipped(skip, Some(p)) => row(estate, planned, p, None, Some(skip), c.seconds),
-            Case::Planned(p) => {
-                let done = applied.get(&c.uri);
-                row(estate, planned, p, done.map(|(a, _)| a), None, c.seconds + done.map_or(0.0, |(_, s)| *s))
-            }
-        })
-        .collect()
+    planned.candidates.iter().map(|c| dataset(estate, &planned.graph, c, applied.get(&c.uri))).collect()
+}
+
+/// One dataset's row of the report.
+pub fn dataset(estate: &Estate, graph: &CloneGraph, c: &Candidate, done: Option<&(Applied, f64)>) -> Dataset {
+    match &c.case {
+        Case::Failed(e) => Dataset::new(&c.uri, Outcome::failed(failure_kind(e.kind())).with_detail(e.to_string())),
+        Case::Skipped(skip, None) => {
+            Dataset::new(&c.uri, Outcome::skipped(skip.reason).with_detail(skip.detail.clone()))
+        }
+        Case::Skipped(skip, Some(p)) => row(estate, graph, p, None, Some(skip), c.seconds),
+        Case::Planned(p) => {
+            row(estate, graph, p, done.map(|(a, _)| a), None, c.seconds + done.map_or(0.0, |(_, s)| *s))
+        }
+    }
 }
 
 fn row(
     estate: &Estate,
-    planned: &PlannedEstate,
+    graph: &CloneGraph,
     p: &Planned,
     applied: Option<&Applied>,
     skip: Option<&Skip>,
     seconds: f64,
 ) -> Dataset {
-    let readers: Vec<String> =
-        planned.graph.readers(&p.look.uri).into_iter().map(|r| uri::display(r, &estate.roots)).collect();
+    let readers: Vec<String> = graph.readers(&p.look.uri).into_iter().map(|r| uri::display(r, &estate.roots)).collect();
     let seen = Seen {
         look: &p.look,
         governance: &p.governance,
@@ -492,32 +515,8 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
     let done: Vec<(String, Applied, f64)> = stream::iter(calm.into_iter().chain(suspicious))
         .map(|p| async move {
             let start = Instant::now();
-            let uri = p.look.uri.clone();
-            let applied = if tools.shutdown.is_requested() {
-                let detail = "stopped by a signal before it began".to_string();
-                Applied { skipped: Some(Skip { reason: SkipReason::NotSelected, detail }), ..Applied::default() }
-            } else if let Some(f) = p.state.gives_up_on(p.plan.read_version, tools.estate.now()) {
-                let mut applied = Applied::default();
-                let kind = f.kind.parse().unwrap_or(squire_service::report::FailureKind::Permanent);
-                applied.failures.insert(
-                    "earlier",
-                    (kind, format!("it failed with {} at version {} and HEAD has not moved", f.kind, f.version)),
-                );
-                applied
-            } else {
-                let work =
-                    async { Ok(apply(tools, &p.plan, &p.look, &p.governance, p.state.waiting_for.as_ref()).await) };
-                match contain::contained(&tools.estate.lake, "the pass", &uri, work).await {
-                    Ok(applied) => applied,
-                    Err(e) => {
-                        let mut applied = Applied::default();
-                        applied.failures.insert("pass", (failure_kind(e.kind()), e.to_string()));
-                        applied
-                    }
-                }
-            };
-            save_state(tools, p, &applied).await;
-            (uri, applied, start.elapsed().as_secs_f64())
+            let applied = apply_one(tools, p).await;
+            (p.look.uri.clone(), applied, start.elapsed().as_secs_f64())
         })
         .buffer_unordered(concurrency)
         .collect()
@@ -534,6 +533,36 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
         }
     }
     done.into_iter().map(|(uri, applied, seconds)| (uri, (applied, seconds))).collect()
+}
+
+/// Applies one plan, contained, and saves the dataset's state.
+pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
+    let uri = &p.look.uri;
+    let applied = if tools.shutdown.is_requested() {
+        let detail = "stopped by a signal before it began".to_string();
+        Applied { skipped: Some(Skip { reason: SkipReason::NotSelected, detail }), ..Applied::default() }
+    } else if let Some(f) = p.state.gives_up_on(p.plan.read_version, tools.estate.now()) {
+        let mut applied = Applied::default();
+        let kind = f.kind.parse().unwrap_or(squire_service::report::FailureKind::Permanent);
+        applied.failures.insert(
+            "earlier",
+            (kind, format!("it failed with {} at version {} and HEAD has not moved", f.kind, f.version)),
+        );
+        applied
+    } else {
+        let _room = tools.admission.admit(memory::estimate(&p.layout, &p.plan)).await;
+        let work = async { Ok(apply(tools, &p.plan, &p.look, &p.governance, p.state.waiting_for.as_ref()).await) };
+        match contain::contained(&tools.estate.lake, "the pass", uri, work).await {
+            Ok(applied) => applied,
+            Err(e) => {
+                let mut applied = Applied::default();
+                applied.failures.insert("pass", (failure_kind(e.kind()), e.to_string()));
+                applied
+            }
+        }
+    };
+    save_state(tools, p, &applied).await;
+    applied
 }
 
 async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) {

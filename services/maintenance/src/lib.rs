@@ -1,7 +1,7 @@
 //! `squire-maintenance`: plans and applies the pass on every dataset of an estate.
 //!
 //! The rooms of the house: [`plan`] is pure (state in, plan out), [`apply`] has the effects and takes a plan, [`report`] renders,
-//! [`driver`] decides when, [`cli`] talks to people.
+//! [`driver`] decides when, [`serve`] does so for a fleet, [`cli`] talks to people.
 
 // Lance's futures nest deeply; the layout of ours contains theirs.
 #![recursion_limit = "256"]
@@ -13,6 +13,8 @@ pub mod demo;
 pub mod driver;
 pub mod estate;
 pub mod hook;
+pub mod memory;
 pub mod plan;
 pub mod report;
+pub mod serve;
 pub mod state;

@@ -7,12 +7,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
+use futures::StreamExt as _;
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
 use lance_io::object_store::{
     ObjectStore, ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor, WrappingObjectStore,
 };
+use object_store::ObjectStore as _;
 use object_store::path::Path;
 
 use tokio::task::JoinHandle;
@@ -193,6 +195,27 @@ impl Lake {
     /// As [`Lake::open`].
     pub async fn open_version(&self, uri: &str, version: u64) -> Result<Dataset> {
         self.load(uri, Some(version)).await
+    }
+
+    /// HEAD's version number.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub async fn latest_version(&self, uri: &str) -> Result<u64> {
+        Ok(self.open(uri).await?.version_id())
+    }
+
+    /// Whether the store behind a root answers: the first page of one LIST.
+    ///
+    /// # Errors
+    /// `Open` for a store that is not understood, else what the store said.
+    pub async fn answers(&self, root: &str) -> Result<()> {
+        let place = self.place(root).await?;
+        let prefix = (!place.path.as_ref().is_empty()).then(|| place.path.clone());
+        match place.objects().list(prefix.as_ref()).next().await {
+            None | Some(Ok(_)) => Ok(()),
+            Some(Err(e)) => Err(Error::store("listing", root, e)),
+        }
     }
 
     async fn load(&self, uri: &str, version: Option<u64>) -> Result<Dataset> {

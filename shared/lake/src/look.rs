@@ -319,9 +319,11 @@ impl Sorted {
 }
 
 async fn read_all(place: &Place, candidates: &[Candidate]) -> Vec<Result<Facts>> {
-    stream::iter(candidates)
-        .map(|candidate| async move {
-            let path = place.below(&candidate.path)?;
+    // Owned, so that the future is `Send` for any lifetime: daemons spawn it.
+    let paths: Vec<String> = candidates.iter().map(|c| c.path.clone()).collect();
+    stream::iter(paths)
+        .map(|path| async move {
+            let path = place.below(&path)?;
             manifest::read(place.objects().as_ref(), &place.uri, &path).await
         })
         .buffered(READS)

@@ -6,6 +6,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::error::Result;
 use crate::generation::Change;
@@ -19,11 +20,39 @@ const KEPT: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Published {
     instants: Vec<DateTime<Utc>>,
+    /// The run of the sweep that was closed last; its replica exports the gauges of the fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    closed: Option<Uuid>,
 }
 
 fields! { Published => Schedule, "schedule"; }
 
 impl Registry {
+    /// Records that a sweep of a job was closed; whoever closed an earlier one stops to speak for the fleet.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn record_closed(&self, job: &str, run: Uuid) -> Result<()> {
+        self.change::<Published>(job, None, |current| {
+            let next = current.map(|c| c.fields.clone()).unwrap_or_default();
+            Ok(if next.closed == Some(run) {
+                Change::Keep
+            } else {
+                Change::Put(Published { closed: Some(run), ..next })
+            })
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// The run of the sweep that was closed last.
+    ///
+    /// # Errors
+    /// What the store answers, and [`crate::Error::Unreadable`].
+    pub async fn last_closed(&self, job: &str) -> Result<Option<Uuid>> {
+        Ok(self.load::<Published>(job).await?.and_then(|r| r.fields.closed))
+    }
+
     /// Records that an instant of a job was published. `true` for whoever is first; of several at once one is.
     ///
     /// # Errors

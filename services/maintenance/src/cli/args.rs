@@ -68,6 +68,9 @@ pub(super) enum Verb {
         #[command(subcommand)]
         verb: RunsVerb,
     },
+    /// Runs for ever: driven by the clock and by change events, shared by any number of replicas on one bus.
+    #[command(after_help = "Example: squire-maintenance serve --config squire.toml")]
+    Serve,
     /// Sends the message that starts a sweep or a reconcile run.
     #[command(after_help = "Example: squire-maintenance tick maintenance")]
     Tick {

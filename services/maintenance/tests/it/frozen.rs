@@ -150,6 +150,7 @@ async fn meanwhile(
                 act();
             }
         }),
+        admission: squire_maintenance::memory::Admission::new(1 << 40),
         prepared: Default::default(),
     };
     let mut applied = driver::apply_estate(&tools, &planned).await;

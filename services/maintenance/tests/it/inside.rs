@@ -122,6 +122,7 @@ impl Inside {
                 shutdown: squire_service::shutdown::Shutdown::manual(),
                 graph: planned.graph.clone(),
                 progress: Arc::new(|_: &str| {}),
+                admission: squire_maintenance::memory::Admission::new(1 << 40),
                 prepared: Default::default(),
             };
             let applied = driver::apply_estate(&tools, &planned).await;

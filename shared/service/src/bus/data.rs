@@ -30,6 +30,9 @@ pub struct PassRequested {
     pub run: Uuid,
     /// The dataset, by its canonical URI.
     pub uri: String,
+    /// Somebody asked for it, so it is due whenever it was maintained last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hand: bool,
 }
 
 /// `slice.requested`: one slice of a compaction whose plan is stored under its run.

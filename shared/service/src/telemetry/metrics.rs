@@ -229,6 +229,24 @@ impl Metrics {
     /// Counts what a report says was done, and sets the fleet's gauges of datasets, findings,
     /// unindexed rows and held bytes. Does not show the fleet's gauges.
     pub fn record(&self, report: &Report) {
+        self.fleet_of(report);
+        self.count(report);
+    }
+
+    /// Counts what a report says was done.
+    pub fn count(&self, report: &Report) {
+        for dataset in &report.datasets {
+            let labels = [dataset.outcome.kind().as_str(), dataset.outcome.reason().unwrap_or("")];
+            self.passes.with_label_values(&labels).inc();
+            self.record_steps(dataset);
+        }
+        if !report.totals.add_up() {
+            self.violated(Invariant::EveryDatasetCounted, "seen is not the sum of the outcomes");
+        }
+    }
+
+    /// Sets the fleet's gauges of datasets, findings, unindexed rows and held bytes. Does not show them.
+    pub fn fleet_of(&self, report: &Report) {
         let fleet = self.fleet();
         fleet.datasets.reset();
         zero_outcomes(|labels| fleet.datasets.with_label_values(labels).set(0));
@@ -241,19 +259,17 @@ impl Metrics {
         let mut unindexed = 0;
         for dataset in &report.datasets {
             let labels = [dataset.outcome.kind().as_str(), dataset.outcome.reason().unwrap_or("")];
-            self.passes.with_label_values(&labels).inc();
             fleet.datasets.with_label_values(&labels).inc();
             let state = dataset.after.as_ref().or(dataset.before.as_ref());
             unindexed += state.map_or(0, |s| s.unindexed_rows());
-            self.record_steps(dataset);
+            for retained in dataset.steps.cleanup.iter().flat_map(|s| &s.retained) {
+                fleet.held_bytes.with_label_values(&[retained.by.as_str()]).add(clamp(retained.bytes));
+            }
         }
         fleet.unindexed_rows.set(clamp(unindexed));
         for finding in report.all_findings() {
             let labels = [finding.kind.as_str(), finding.severity.as_str()];
             fleet.findings.with_label_values(&labels).inc();
-        }
-        if !report.totals.add_up() {
-            self.violated(Invariant::EveryDatasetCounted, "seen is not the sum of the outcomes");
         }
     }
 
@@ -283,10 +299,6 @@ impl Metrics {
         }
         if let Some(s) = &dataset.steps.cleanup {
             count(StepKind::Cleanup, s.outcome, None);
-            for retained in &s.retained {
-                let held = self.fleet().held_bytes.with_label_values(&[retained.by.as_str()]);
-                held.add(clamp(retained.bytes));
-            }
             if s.outcome.did_something() {
                 self.versions_removed.inc_by(s.versions_removed);
                 self.reclaimed_bytes.with_label_values(&["cleanup"]).inc_by(s.reclaimed_bytes);

@@ -23,7 +23,7 @@ pub(crate) fn run(n: u128) -> Uuid {
 }
 
 pub(crate) fn pass(n: u128, uri: &str) -> PassRequested {
-    PassRequested { run: run(n), uri: uri.to_owned() }
+    PassRequested { run: run(n), uri: uri.to_owned(), by_hand: false }
 }
 
 /// An ack wait that is far beyond every test.

@@ -1,0 +1,214 @@
+//! The workers: each takes one pass at a time, looks again, works, and says what came of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Utc;
+use squire_service::bus::data::{PassData, PassRequested, Request, VersionsData};
+use squire_service::bus::{Consumer, Delivery, EventType, Queue};
+use squire_service::config::Mode;
+use squire_service::report::{Dataset, FailureKind, OutcomeKind, ReportKind, SkipReason};
+use tracing::Instrument as _;
+
+use super::{BACK_OFF, Daemon, PULL, subject, tick};
+use crate::apply::Applied;
+use crate::driver::{self, Case, Planned};
+use crate::estate::Estate;
+
+/// After somebody else's claim.
+const CLAIMED: Duration = Duration::from_secs(15);
+/// The first delay after a failure that may pass; doubled with every attempt.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What is said of a message.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Done, or nothing to do.
+    Done,
+    /// Not now, and not its fault.
+    HandBack(Duration),
+    /// It failed and may succeed.
+    Retry(Duration),
+}
+
+/// Takes passes until a stop.
+pub(super) async fn run(daemon: Arc<Daemon>) {
+    let mut consumer: Option<Consumer> = None;
+    while !daemon.shutdown.is_requested() {
+        if consumer.is_none() {
+            match daemon.bus.consumer(Queue::Pass).await {
+                Ok(opened) => consumer = Some(opened),
+                Err(e) => {
+                    tracing::warn!(error = %e, "the queue of passes cannot be opened; it is tried again");
+                    daemon.pause(BACK_OFF).await;
+                    continue;
+                }
+            }
+        }
+        let Some(open) = consumer.as_mut() else { continue };
+        let next = tokio::select! {
+            next = open.next(PULL) => next,
+            () = daemon.shutdown.requested() => return,
+        };
+        match next {
+            Ok(Some(delivery)) => handle(&daemon, delivery).await,
+            Ok(None) => {}
+            Err(e) => {
+                tracing::warn!(error = %e, "no pass could be taken; it is tried again");
+                daemon.pause(BACK_OFF).await;
+            }
+        }
+    }
+}
+
+async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
+    let Request::Pass(pass) = delivery.request().clone() else { return };
+    let attempts = delivery.attempts();
+    let alive = delivery.keep_alive();
+    let span = tracing::info_span!("pass", run = %pass.run, dataset = pass.uri);
+    let verdict = async {
+        match work(daemon, &pass, attempts).await {
+            Ok(verdict) => verdict,
+            Err(e) => {
+                tracing::warn!(error = %format!("{e:#}"), "the pass could not be started; it is tried again");
+                Verdict::Retry(back_off(attempts))
+            }
+        }
+    }
+    .instrument(span)
+    .await;
+    drop(alive);
+    let said = match verdict {
+        Verdict::Done => delivery.ack().await,
+        Verdict::HandBack(delay) => delivery.hand_back(delay).await,
+        Verdict::Retry(delay) => delivery.retry(delay).await,
+    };
+    if let Err(e) = said {
+        tracing::warn!(error = %e, dataset = pass.uri, "the end of a pass could not be confirmed; it may come once more");
+    }
+}
+
+fn back_off(attempts: u64) -> Duration {
+    RETRY * 2_u32.pow(u32::try_from(attempts.min(5)).unwrap_or(5).saturating_sub(1))
+}
+
+async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyhow::Result<Verdict> {
+    let estate = daemon.estate(pass.run).await?;
+    let neighbours = daemon.neighbours(&estate, &pass.uri).await;
+    // A message carries names only: what neither a walk nor the registry knows is no work (invariant 12).
+    if !neighbours.scope.datasets.contains(&pass.uri) {
+        tracing::warn!("the message names a dataset that this estate does not know; nothing is done");
+        return Ok(Verdict::Done);
+    }
+    if daemon.mode() == Mode::Observe {
+        return Ok(Verdict::Done);
+    }
+    let due = !pass.by_hand;
+    let settings = daemon.settings(&estate, due);
+    let _working = daemon.at_work(&pass.uri);
+    let started = Utc::now();
+    let candidate = driver::plan_dataset(&estate, &neighbours, &pass.uri, &settings, due).await;
+    let mut applied: Option<(Applied, f64)> = None;
+    if let Case::Planned(p) = &candidate.case
+        && !p.plan.is_empty()
+    {
+        tick::open(daemon, &estate, pass.run, started).await?;
+        let tools = daemon.tools(&estate, &neighbours, settings);
+        let begun = std::time::Instant::now();
+        let done = driver::apply_one(&tools, p).await;
+        applied = Some((done, begun.elapsed().as_secs_f64()));
+    }
+    let row = driver::dataset(&estate, &neighbours.graph, &candidate, applied.as_ref());
+    let mut report = daemon.report(&estate, ReportKind::Sweep, started);
+    report.datasets = vec![row];
+    Daemon::finish(&mut report);
+    daemon.metrics.count(&report);
+    let Some(row) = report.datasets.first() else { return Ok(Verdict::Done) };
+    tell(daemon, &estate, pass, row, &candidate.case).await;
+    let planned = match &candidate.case {
+        Case::Planned(p) => Some(p.as_ref()),
+        _ => None,
+    };
+    Ok(verdict(daemon, planned, applied.as_ref().map(|(a, _)| a), row, attempts).await)
+}
+
+/// What becomes of the message.
+async fn verdict(
+    daemon: &Daemon,
+    planned: Option<&Planned>,
+    applied: Option<&Applied>,
+    row: &Dataset,
+    attempts: u64,
+) -> Verdict {
+    if let Some(kind) = row.outcome.failure() {
+        return match kind {
+            FailureKind::Transient | FailureKind::Conflict => Verdict::Retry(back_off(attempts)),
+            // Remembered in the dataset's state, which decides when it is tried again.
+            _ => Verdict::Done,
+        };
+    }
+    match row.outcome.reason() {
+        Some(r) if r == SkipReason::Claimed.as_str() => return Verdict::HandBack(CLAIMED),
+        Some(r) if r == SkipReason::RegistryUnreadable.as_str() => return Verdict::Retry(back_off(attempts)),
+        _ => {}
+    }
+    if daemon.shutdown.is_requested() {
+        return Verdict::HandBack(Duration::from_secs(1));
+    }
+    // A change that came while the pass ran found the message still queued and was not queued itself.
+    let moved = match (planned, applied) {
+        (Some(p), Some(applied)) if applied.is_material() => {
+            let ours = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
+            let head = daemon.lake.latest_version(&p.look.uri).await;
+            head.is_ok_and(|head| head > ours)
+        }
+        _ => false,
+    };
+    if moved { Verdict::HandBack(Duration::from_secs(1)) } else { Verdict::Done }
+}
+
+/// The events of a pass: one if material work was done, one on failure (design, "Record").
+async fn tell(daemon: &Daemon, estate: &Estate, pass: &PassRequested, row: &Dataset, case: &Case) {
+    let kind = match row.outcome.kind() {
+        OutcomeKind::Maintained => EventType::PassCompleted,
+        OutcomeKind::Failed => EventType::PassFailed,
+        _ => return,
+    };
+    match row.outcome.kind() {
+        OutcomeKind::Failed => {
+            tracing::warn!(detail = row.outcome.detail.as_deref().unwrap_or_default(), "the pass failed")
+        }
+        _ => tracing::info!(
+            fragments_before = row.before.as_ref().map(|b| b.fragments),
+            fragments_after = row.after.as_ref().map(|a| a.fragments),
+            "maintained"
+        ),
+    }
+    let look = match case {
+        Case::Planned(p) | Case::Skipped(_, Some(p)) => Some(&p.look),
+        _ => None,
+    };
+    // A clone carries its source's config: the name is its own only where it reads nobody else's files.
+    let lineage = look.filter(|l| l.reads.is_empty()).and_then(|l| l.config().get("lineage.dataset_id").cloned());
+    let subject = subject(row.table.as_deref(), &pass.uri);
+    let data = PassData { run: estate.run, lineage: lineage.clone(), dataset: row.clone() };
+    let mut said = vec![daemon.bus.announce(estate.run, kind, &subject, &data).await];
+    if let Some(cleanup) = row.steps.cleanup.clone().filter(|c| c.versions_removed > 0) {
+        let data = VersionsData { run: estate.run, uri: pass.uri.clone(), lineage, cleanup };
+        said.push(daemon.bus.announce(estate.run, EventType::VersionsReclaimed, &subject, &data).await);
+    }
+    for e in said.into_iter().filter_map(Result::err) {
+        tracing::warn!(error = %e, "an event could not be sent");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_waits_twice_as_long_each_time_and_never_for_ever() {
+        let seconds: Vec<u64> = (1..=8).map(|n| back_off(n).as_secs()).collect();
+        assert_eq!(seconds, [10, 20, 40, 80, 160, 160, 160, 160]);
+    }
+}
