@@ -159,11 +159,11 @@ impl Job {
     }
 
     fn next_wall(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        // From somewhat earlier: a wall time of before may map to an instant of after.
-        let mut wall = after.with_timezone(&self.zone).naive_local().checked_sub_signed(TimeDelta::hours(3))?;
+        let mut wall = after.with_timezone(&self.zone).naive_local();
         loop {
             wall = self.wall_after(wall)?;
             let instant = self.first_at(wall);
+            // The first of two equal wall times may lie before.
             if instant > after {
                 return Some(instant);
             }

@@ -235,10 +235,8 @@ impl Puller for EmbeddedPuller {
     async fn pull(&mut self, wait: Duration) -> Result<Option<Raw>> {
         let deadline = Instant::now() + wait;
         loop {
+            // Made before looking: a message stored in between wakes it.
             let changed = self.bus.shared.changed.notified();
-            tokio::pin!(changed);
-            // Listening starts before looking, or a message stored in between would be slept over.
-            changed.as_mut().enable();
             let due = {
                 let spec = &self.spec;
                 let (taken, due) = self.bus.with(&spec.stream, |kept| {

@@ -66,6 +66,14 @@ fn clocks_may_change_by_half_an_hour() {
     assert_eq!(instants(&job, "2026-04-04T14:30:00Z", 4), want);
 }
 
+/// In Asunción the clocks went from 24:00 to 23:00 on 23 March 2024 (3:00 UTC of the 24th); a year later the offset is that
+/// of before again.
+#[test]
+fn a_repeated_last_hour_of_a_rare_day_is_not_skipped() {
+    let job = job("0 30 * 23 3 *", "America/Asuncion");
+    assert_eq!(instants(&job, "2024-03-24T02:00:00Z", 2), ["03-24 02:30:00", "03-24 03:30:00"]);
+}
+
 #[test]
 fn a_rare_instant_is_found_both_ways() {
     let job = job("0 0 0 29 2 * *", "UTC");

@@ -33,7 +33,7 @@ pub(crate) fn patient() -> Settings {
 
 /// An ack wait that runs out while a test waits.
 pub(crate) fn hasty() -> Settings {
-    Settings { ack_wait: Duration::from_millis(600), ..patient() }
+    Settings { ack_wait: Duration::from_secs(2), ..patient() }
 }
 
 pub(crate) async fn next(consumer: &mut Consumer) -> Delivery {
