@@ -392,7 +392,10 @@ fn missing(look: &Look) -> Vec<Absent> {
     for path in look.uses.paths() {
         let Some(by) = look.uses.of(path) else { continue };
         let is_dir = path.rsplit('/').nth(1) == Some("_indices");
-        if !is_dir && look.listing.get(path).is_none() {
+        // A transaction file is history and no data: Lance takes it away where it believes that a commit failed, and the
+        // manifest of a commit that landed after all has it inline.
+        let is_history = matches!(classify(path).kind, Kind::Transaction);
+        if !is_dir && !is_history && look.listing.get(path).is_none() {
             add(path, look.uses.size_of(path), None, by);
         }
     }

@@ -194,7 +194,8 @@ async fn more_than_a_thousand_versions_are_swept_and_cleaned() {
     assert_eq!(row["steps"]["cleanup"]["failed_deletes"], 0);
     let ids = squire_lake::sample::Sample::ids(&lake(), &here.uri("lake/t"), None).await.expect("it reads");
     assert_eq!((ids.len(), ids.last()), (2_009, Some(&2_008)));
-    here.oracle("lake");
+    // The detached commit's transaction file stays: its manifest was taken away by hand above.
+    here.oracle_with("lake", squire_lake::oracle::Leftovers::Explained, &[]);
 }
 
 /// Asking a JSON index for its statistics fails, as it panicked in some release: unknown is not 0, and nothing is lost.

@@ -91,3 +91,28 @@ async fn what_fails_the_same_way_each_time_is_permanent() {
     assert_eq!(row(&swept, "/bad")["outcome"]["kind"], "maintained", "{swept:#}");
     here.oracle("lake");
 }
+
+/// Three times the same at three HEADs: a block for a day, and the table is left alone; the other tables are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_that_comes_three_times_files_a_block_for_a_day() {
+    let here = Here::new();
+    let mut sample = here.table("lake/bad", 4, 10).await;
+    sample.config(&[("lance.compaction.max_bytes_per_file", "plenty")]).await.expect("set");
+    for round in 0..3 {
+        let output = squire(&["sweep", &here.text("lake"), "--yes", "-o", "json"]);
+        assert_eq!(code(&output), 3, "round {round}: {}", stderr(&output));
+        sample.write(10, 1000 + round * 10).await.expect("written");
+    }
+    let here_registry = here.text("lake/_squire");
+    let listed = registry(&["block", "list", "--registry", &here_registry, "-o", "json"]);
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(text.contains("repeated_failure") && text.contains("failed 3 times in a row with permanent"), "{text}");
+    let swept = report(&["sweep", &here.text("lake"), "--yes"]);
+    let outcome = &row(&swept, "/bad")["outcome"];
+    assert_eq!((outcome["kind"].as_str(), outcome["reason"].as_str()), (Some("skipped"), Some("blocked")), "{outcome}");
+    // A day later it is tried once more.
+    let tomorrow = (chrono::Utc::now() + chrono::Duration::hours(25)).to_rfc3339();
+    let planned = report(&["plan", &here.text("lake"), "--at", &tomorrow]);
+    assert_eq!(row(&planned, "/bad")["outcome"]["kind"], "planned", "{planned:#}");
+    here.oracle("lake");
+}
