@@ -42,6 +42,23 @@ impl Nats {
         nats
     }
 
+    /// Three servers of one cluster.
+    pub(crate) fn cluster(test: &str) -> Option<Vec<Self>> {
+        let program = program(test)?;
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let held: Vec<_> = (0..3).map(|_| free()).collect();
+        let ports: Vec<u16> = held.iter().map(|l| l.local_addr().unwrap().port()).collect();
+        drop(held);
+        let routes: Vec<String> = ports.iter().map(|p| format!("nats://127.0.0.1:{p}")).collect();
+        let routes = routes.join(", ");
+        let one = |(n, port): (usize, &u16)| {
+            let config =
+                format!("server_name: n{n}\ncluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}");
+            Self::of(program.clone(), |_| config)
+        };
+        Some(ports.iter().enumerate().map(one).collect())
+    }
+
     /// Starts it, on the port that it had before.
     pub(crate) fn run(&mut self) {
         let dir = self.dir.path();

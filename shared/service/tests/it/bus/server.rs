@@ -282,6 +282,60 @@ async fn five_replicas_may_start_at_once() {
     assert_eq!(Settings::default().ack_wait, Duration::from_secs(30));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "three servers; part of `make test-long`"]
+async fn a_cluster_that_loses_a_streams_leader_loses_no_message() {
+    let Some(mut servers) = Nats::cluster("a_cluster_that_loses_a_streams_leader_loses_no_message") else { return };
+    let urls: Vec<String> = servers.iter().map(|s| s.config().url.unwrap()).collect();
+    let config = config::Bus { replicas: Some(3), ..servers[0].at(&urls.join(",")) };
+    let settings = Settings { replicas: Some(3), ..patient() };
+    let deadline = Instant::now() + SOON * 3;
+    let bus = loop {
+        // The cluster needs some seconds to find together.
+        match Bus::open(&config, "test", ESTATE, settings.clone(), Metrics::new()).await {
+            Ok(bus) => break bus,
+            Err(e) => assert!(e.is_transient() && Instant::now() < deadline, "{e}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let client = async_nats::connect(urls.clone()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let info = context.get_stream("SQUIRE_TEST_WORK").await.unwrap().cached_info().clone();
+    assert_eq!(info.config.num_replicas, 3);
+    let leader = info.cluster.unwrap().leader.unwrap();
+
+    let mut consumer = bus.consumer(Queue::Pass).await.unwrap();
+    let mut seen = std::collections::BTreeMap::new();
+    for n in 0..40 {
+        if n == 10 {
+            servers[leader.trim_start_matches('n').parse::<usize>().unwrap()].kill();
+        }
+        let name = format!("s3://lake/{n}");
+        loop {
+            match bus.request_pass(&pass(1, &name)).await {
+                Ok(_) => break,
+                Err(e) => assert!(e.is_transient() && Instant::now() < deadline, "{e}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    while seen.len() < 40 {
+        assert!(Instant::now() < deadline, "{} of 40 arrived", seen.len());
+        match consumer.next(Duration::from_secs(1)).await {
+            Ok(None) => {}
+            Ok(Some(delivery)) => {
+                *seen.entry(uri(&delivery).to_owned()).or_insert(0) += 1;
+                // An acknowledgement whose answer is lost brings the message once more; nothing is lost.
+                if let Err(e) = delivery.ack().await {
+                    assert!(e.is_transient(), "{e}");
+                }
+            }
+            Err(e) => assert!(e.is_transient(), "{e}"),
+        }
+    }
+    assert!(bus.dead_list(1).await.unwrap().is_empty());
+}
+
 /// The servers that `make test-long` installed: `TEST_NATS_SERVERS`, parted by colons.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs several servers; `make test-long` installs them"]
