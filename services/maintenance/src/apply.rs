@@ -13,7 +13,7 @@ use squire_lake::look::Look;
 use squire_lake::refs::CloneGraph;
 use squire_lake::verify::Checks;
 use squire_lake::{Kind, contain};
-use squire_registry::{Claim, ClaimOutcome, Commit, DatasetResult, Governance, Registry};
+use squire_registry::{Block, Claim, ClaimOutcome, Commit, DatasetResult, Governance, Registry};
 use squire_service::report::{FailureKind, SkipReason};
 use squire_service::shutdown::Shutdown;
 use tokio::sync::Mutex;
@@ -63,6 +63,8 @@ pub struct Applied {
     pub skipped: Option<Skip>,
     /// A file of somebody else's long work, for which this pass stopped.
     pub waits_for: Option<String>,
+    /// Blocks that were filed.
+    pub filed: Vec<Filed>,
     /// The audit entry was opened.
     pub opened: bool,
     /// Compaction: fragments removed and added, bytes, tasks, seconds.
@@ -87,6 +89,17 @@ pub struct Applied {
     pub commits: Vec<Commit>,
     /// HEAD, fragments and indices at the end.
     pub after: Option<After>,
+}
+
+/// A block that a pass filed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Filed {
+    /// The record's id.
+    pub id: String,
+    /// What it is and until when.
+    pub block: Block,
+    /// Why.
+    pub reason: String,
 }
 
 /// Compaction's counts.

@@ -18,7 +18,7 @@ use squire_service::report::{
 };
 
 use crate::admit::{self, Skip};
-use crate::apply::{Applied, Tools, apply, failure_kind};
+use crate::apply::{Applied, Filed, Tools, apply, failure_kind};
 use crate::estate::{Estate, Scope};
 use crate::memory;
 use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
@@ -538,7 +538,7 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
 /// Applies one plan, contained, and saves the dataset's state.
 pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
     let uri = &p.look.uri;
-    let applied = if tools.shutdown.is_requested() {
+    let mut applied = if tools.shutdown.is_requested() {
         let detail = "stopped by a signal before it began".to_string();
         Applied { skipped: Some(Skip { reason: SkipReason::NotSelected, detail }), ..Applied::default() }
     } else if let Some(f) = p.state.gives_up_on(p.plan.read_version, tools.estate.now()) {
@@ -561,11 +561,11 @@ pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
             }
         }
     };
-    save_state(tools, p, &applied).await;
+    applied.filed.extend(save_state(tools, p, &applied).await);
     applied
 }
 
-async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) {
+async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) -> Option<Filed> {
     let mut state = p.state.clone();
     let now = tools.estate.now();
     state.waiting_for = applied.waits_for.clone().map(|path| {
@@ -580,24 +580,26 @@ async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) {
         let rewritten = applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>();
         state.worked(version, rewritten, p.governance.policy.policy.retention, now);
     }
-    keep_state(tools, &p.look.uri, &p.state, state).await;
+    keep_state(tools, &p.look.uri, &p.state, state).await
 }
 
 /// Saves what changed, and files the block that a repeated failure asks for.
-async fn keep_state(tools: &Tools, uri: &str, before: &DatasetState, state: DatasetState) {
+async fn keep_state(tools: &Tools, uri: &str, before: &DatasetState, state: DatasetState) -> Option<Filed> {
     if state == *before {
-        return;
+        return None;
     }
-    if let Some(failure) = state.fails_repeatedly().filter(|f| before.failure.as_ref() != Some(f)) {
-        file_block(tools, uri, failure).await;
-    }
+    let filed = match state.fails_repeatedly().filter(|f| before.failure.as_ref() != Some(f)) {
+        Some(failure) => file_block(tools, uri, failure).await,
+        None => None,
+    };
     if let Err(e) = tools.registry.save_state(HashMap::from([(uri.to_string(), state)])).await {
         tracing::warn!(dataset = uri, error = %e, "the state could not be saved; the next run plans without it");
     }
+    filed
 }
 
 /// `repeated_failure`: paused for a day, then tried once more. The blocks of earlier days are lifted, so one stands.
-async fn file_block(tools: &Tools, uri: &str, failure: &Failure) {
+async fn file_block(tools: &Tools, uri: &str, failure: &Failure) -> Option<Filed> {
     let subject = Subject::Dataset(uri.to_string());
     let until = Some(failure.at + RETRY);
     let block = Block { kind: BlockKind::RepeatedFailure, subject: subject.clone(), until, version: None };
@@ -608,9 +610,15 @@ async fn file_block(tools: &Tools, uri: &str, failure: &Failure) {
             tracing::debug!(dataset = uri, error = %e, "an earlier block was gone already");
         }
     }
-    match tools.registry.block_add(block, &why).await {
-        Ok(_) => tracing::warn!(dataset = uri, "blocked for a day: {why}"),
-        Err(e) => tracing::error!(dataset = uri, error = %e, "the block for a repeated failure could not be filed"),
+    match tools.registry.block_add(block.clone(), &why).await {
+        Ok(id) => {
+            tracing::warn!(dataset = uri, "blocked for a day: {why}");
+            Some(Filed { id, block, reason: why })
+        }
+        Err(e) => {
+            tracing::error!(dataset = uri, error = %e, "the block for a repeated failure could not be filed");
+            None
+        }
     }
 }
 

@@ -100,11 +100,7 @@ impl Estate {
             None => Snapshot::default(),
         };
         if !by_hand {
-            for warehouse in snapshot.warehouses().filter(|w| w.fields.active) {
-                if !roots.contains(&warehouse.fields.root) {
-                    roots.push(warehouse.fields.root.clone());
-                }
-            }
+            add_warehouses(&mut roots, &snapshot);
         }
         if roots.is_empty() {
             return Err(Failure::usage("there is nothing to look at: no ROOT was given and the config names none")
@@ -123,6 +119,22 @@ impl Estate {
             run: Uuid::now_v7(),
             flags,
         })
+    }
+
+    /// The surroundings of another run of the same process: the registry read anew, what was seen of it before not read again.
+    ///
+    /// # Errors
+    /// What the registry's store answers.
+    pub async fn again(&self, run: Uuid) -> squire_registry::Result<Self> {
+        let mut estate = Self { run, ..self.clone() };
+        if let Some(registry) = &self.registry {
+            estate.snapshot = registry.snapshot().await?;
+        }
+        if !self.by_hand {
+            estate.roots = self.config().estate.roots.iter().filter_map(|root| uri::canonical(root).ok()).collect();
+            add_warehouses(&mut estate.roots, &estate.snapshot);
+        }
+        Ok(estate)
     }
 
     /// The effective config.
@@ -337,6 +349,15 @@ impl Estate {
             mode: estate.mode,
             by_clock,
             exclusive: estate.exclusive,
+        }
+    }
+}
+
+/// Active warehouses are ROOTs.
+fn add_warehouses(roots: &mut Vec<String>, snapshot: &Snapshot) {
+    for warehouse in snapshot.warehouses().filter(|w| w.fields.active) {
+        if !roots.contains(&warehouse.fields.root) {
+            roots.push(warehouse.fields.root.clone());
         }
     }
 }

@@ -45,6 +45,8 @@ const BACK_OFF: Duration = Duration::from_secs(2);
 pub(crate) struct Daemon {
     pub(crate) config: Loaded<Policy, Floors>,
     pub(crate) lake: Lake,
+    /// The process's own surroundings; each run has its own after it.
+    base: Estate,
     pub(crate) registry: Registry,
     pub(crate) bus: Bus,
     pub(crate) metrics: Metrics,
@@ -137,6 +139,7 @@ impl Daemon {
         Ok(Self {
             admission: Admission::new(config.config.limits.memory.as_u64()),
             lake: estate.lake.clone(),
+            base: estate,
             registry,
             bus,
             metrics,
@@ -153,12 +156,10 @@ impl Daemon {
     }
 
     /// The surroundings of one run: the registry read anew, one session for the whole process.
-    pub(crate) async fn estate(&self, run: Uuid) -> anyhow::Result<Estate> {
+    pub(crate) async fn estate(&self, run: Uuid) -> squire_registry::Result<Estate> {
         let timer = self.metrics.snapshot_duration.start_timer();
-        let mut estate = Estate::open(self.config.clone(), &[], Clock::system(), PolicyFlags::default()).await?;
+        let estate = self.base.again(run).await?;
         timer.observe_duration();
-        estate.lake = self.lake.clone();
-        estate.run = run;
         Ok(estate)
     }
 

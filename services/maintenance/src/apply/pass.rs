@@ -17,7 +17,7 @@ use squire_registry::{
 use squire_service::report::SkipReason;
 
 use super::yielding::{Stopped, Yielding};
-use super::{After, Applied, MAX_CONFLICTS, SharedClaim, Tools, recheck};
+use super::{After, Applied, Filed, MAX_CONFLICTS, SharedClaim, Tools, recheck};
 use crate::admit::Skip;
 use crate::plan::{self, DatasetPlan, Layout, Limits, MAX_ROUNDS, Round, Rules};
 use crate::state::WaitingFor;
@@ -441,15 +441,19 @@ impl<'a> Pass<'a> {
     }
 
     /// A mismatch files a block: nobody works on the dataset until a person has looked.
-    async fn block(&self, why: &str) {
+    async fn block(&mut self, why: &str) {
         let block = Block {
             kind: BlockKind::Verify,
             subject: Subject::Dataset(self.plan.uri.clone()),
             until: None,
             version: None,
         };
-        if let Err(e) = self.tools.registry.block_add(block, why).await {
-            tracing::error!(dataset = self.plan.uri, error = %e, "the block for a failed verification could not be filed");
+        match self.tools.registry.block_add(block.clone(), why).await {
+            Ok(id) => self.out.filed.push(Filed { id, block, reason: why.to_string() }),
+            Err(e) => {
+                let dataset = &self.plan.uri;
+                tracing::error!(dataset, error = %e, "the block for a failed verification could not be filed");
+            }
         }
     }
 }

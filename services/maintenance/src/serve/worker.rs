@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
-use squire_service::bus::data::{PassData, PassRequested, Request, VersionsData};
+use squire_service::bus::data::{PassData, PassRequested, RecordData, Request, VersionsData};
 use squire_service::bus::{Consumer, Delivery, EventType, Queue};
 use squire_service::config::Mode;
 use squire_service::report::{Dataset, FailureKind, OutcomeKind, ReportKind, SkipReason};
 use tracing::Instrument as _;
 
 use super::{BACK_OFF, Daemon, PULL, subject, tick};
-use crate::apply::Applied;
+use crate::apply::{Applied, Filed};
 use crate::driver::{self, Case, Planned};
 use crate::estate::Estate;
 
@@ -124,7 +124,9 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
     Daemon::finish(&mut report);
     daemon.metrics.count(&report);
     let Some(row) = report.datasets.first() else { return Ok(Verdict::Done) };
+    let filed = applied.as_ref().map_or(&[][..], |(a, _)| &a.filed);
     tell(daemon, &estate, pass, row, &candidate.case).await;
+    tell_blocks(daemon, &estate, pass, row, filed).await;
     let planned = match &candidate.case {
         Case::Planned(p) => Some(p.as_ref()),
         _ => None,
@@ -199,6 +201,23 @@ async fn tell(daemon: &Daemon, estate: &Estate, pass: &PassRequested, row: &Data
     }
     for e in said.into_iter().filter_map(Result::err) {
         tracing::warn!(error = %e, "an event could not be sent");
+    }
+}
+
+async fn tell_blocks(daemon: &Daemon, estate: &Estate, pass: &PassRequested, row: &Dataset, filed: &[Filed]) {
+    let subject = subject(row.table.as_deref(), &pass.uri);
+    for filed in filed {
+        let data = RecordData {
+            run: Some(estate.run),
+            id: Some(filed.id.clone()),
+            uri: Some(pass.uri.clone()),
+            reason: Some(format!("{}: {}", filed.block.kind, filed.reason)),
+            until: filed.block.until,
+            ..RecordData::default()
+        };
+        if let Err(e) = daemon.bus.announce(estate.run, EventType::BlockFiled, &subject, &data).await {
+            tracing::warn!(error = %e, "an event could not be sent");
+        }
     }
 }
 
