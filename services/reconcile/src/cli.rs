@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use squire_registry::{Floors, Policy};
 use squire_service::cli::{self, Common, CompletionArgs, Exit, Failure};
-use squire_service::config::{Config, Problem};
-use squire_service::telemetry::{self, Audience};
+use squire_service::config::{Config, Loaded, Problem};
+use squire_service::telemetry::{self, Audience, Metrics};
 
 /// Default port of `[http] listen`.
 const PORT: u16 = 9465;
@@ -117,6 +117,7 @@ enum ConfigVerb {
 
 /// Runs the command.
 pub(crate) fn main() -> Exit {
+    telemetry::with_full_store_labels();
     let cli = Cli::parse();
     run(&cli).unwrap_or_else(|error| cli::report_error(&error, cli.common.is_verbose()))
 }
@@ -127,12 +128,17 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     telemetry::init_logs(&cli.common, Audience::Command)?;
+    let metrics = Metrics::install();
     let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
     if cli.common.check_config {
         cli::print_stdout(&loaded.checked_text())?;
         return Ok(Exit::Ok);
     }
     let verb = match &cli.verb {
+        Some(Verb::Report { roots, dataset, no_orphans }) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            return runtime.block_on(report(cli, &loaded, &metrics, (roots, dataset), !no_orphans));
+        }
         Some(Verb::Config { verb: ConfigVerb::Show }) => {
             loaded.print(cli.common.output)?;
             return Ok(Exit::Ok);
@@ -144,6 +150,41 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Some(verb) => verb.name(),
     };
     Err(Failure::could_not_run(format!("`{verb}` is not built yet: see docs/status.md")).into())
+}
+
+/// `report`: a walk, its findings, and nothing written.
+async fn report(
+    cli: &Cli,
+    config: &Loaded<Policy, Floors>,
+    metrics: &Metrics,
+    (roots, datasets): (&[String], &[String]),
+    orphans: bool,
+) -> anyhow::Result<Exit> {
+    let walk = crate::walk::walk(config, roots, datasets, orphans).await?;
+    if let Some(root) = walk.empty.first() {
+        return Err(Failure::could_not_run(format!("empty_scan: {root} does not exist or holds no Lance dataset"))
+            .remedy("check the path; a dataset is a directory with _versions/ in it")
+            .into());
+    }
+    if walk.places.is_empty() && !datasets.is_empty() {
+        return Err(Failure::usage(format!("--dataset {}: no such dataset", datasets.join(", ")))
+            .remedy("write its URI, its SUBJECT or its name as the report shows it")
+            .into());
+    }
+    let command = squire_service::config::redact_command(std::env::args());
+    let report = crate::report::report(&walk, config, command, metrics.store().requests());
+    report.emit(&cli.common)?;
+    if let Some(path) = &cli.common.metrics_file {
+        metrics.set_mode(config.config.estate.mode);
+        metrics.fleet_of(&report);
+        for (class, bytes) in crate::report::stored(&walk) {
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            metrics.fleet().stored_bytes.with_label_values(&[class]).set(bytes);
+        }
+        metrics.show_fleet();
+        metrics.write_file(path)?;
+    }
+    Ok(report.exit(false))
 }
 
 fn problems(config: &Config<Policy, Floors>) -> Vec<Problem> {

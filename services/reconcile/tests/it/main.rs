@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod report;
+
 use assert_cmd::Command;
 
 fn squire(dir: &tempfile::TempDir) -> Command {

@@ -1,0 +1,154 @@
+//! `report` on real Lance files: what disagrees is said, and nothing is written.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use squire_lake::sample::{Columns, Sample};
+
+use super::output;
+
+async fn table(dir: &tempfile::TempDir, rel: &str, fragments: i64) -> PathBuf {
+    let path = dir.path().join(rel);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let uri = squire_lake::uri::canonical(path.to_str().unwrap()).unwrap();
+    let mut sample = Sample::new(uri, Columns::default());
+    for i in 0..fragments {
+        sample.write(10, i * 10).await.unwrap();
+    }
+    path
+}
+
+fn first_data(table: &Path) -> PathBuf {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(table.join("data")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files.remove(0)
+}
+
+fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        if entry.path().is_dir() {
+            out.extend(tree(&entry.path()));
+        } else {
+            out.push((entry.path(), std::fs::read(entry.path()).unwrap()));
+        }
+    }
+    out.sort();
+    out
+}
+
+fn report(dir: &tempfile::TempDir, args: &[&str]) -> (i32, Value) {
+    let all: Vec<&str> = ["report"].into_iter().chain(args.iter().copied()).chain(["-o", "json"]).collect();
+    let (code, out, err) = output(dir, &all);
+    (code, serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {err}")))
+}
+
+/// `(kind, path)` of everything found about the dataset whose URI ends so.
+fn found(report: &Value, end: &str) -> Vec<(String, String)> {
+    let rows = report["datasets"].as_array().unwrap();
+    let row = rows.iter().find(|d| d["uri"].as_str().unwrap().ends_with(end)).unwrap();
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    row["findings"].as_array().unwrap().iter().map(|f| (text(&f["kind"]), text(&f["subject"]["path"]))).collect()
+}
+
+#[tokio::test]
+async fn exactly_what_was_planted_is_found_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let messy = table(&dir, "lake/messy", 3).await;
+    table(&dir, "lake/clean", 3).await;
+    let old = messy.join("data/00000000000000000000000000000001.lance");
+    std::fs::copy(first_data(&messy), &old).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(8 * 86_400);
+    std::fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    std::fs::copy(first_data(&messy), messy.join("data/00000000000000000000000000000002.lance")).unwrap();
+    std::fs::create_dir(messy.join("media")).unwrap();
+    std::fs::write(messy.join("media/cat.png"), "a cat").unwrap();
+    let before = tree(dir.path());
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 0, "{whole:#}");
+    assert_eq!((&whole["kind"], &whole["totals"]["seen"]), (&"reconcile".into(), &2.into()));
+    let mut messy_found = found(&whole, "/messy");
+    messy_found.sort();
+    let wanted = [
+        ("foreign_file", "media/cat.png"),
+        ("orphan_file", "data/00000000000000000000000000000001.lance"),
+        ("young_file", "data/00000000000000000000000000000002.lance"),
+    ];
+    assert_eq!(messy_found, wanted.map(|(k, p)| (k.to_string(), p.to_string())));
+    assert_eq!(found(&whole, "/clean"), []);
+    let requests = &whole["totals"]["requests"];
+    assert_eq!((&requests["put"], &requests["delete"]), (&0.into(), &0.into()));
+    assert_eq!(tree(dir.path()), before, "a report writes nothing");
+    let (_, one) = report(&dir, &["lake", "--dataset", "clean"]);
+    assert_eq!(one["totals"]["seen"], 1);
+}
+
+#[tokio::test]
+async fn a_missing_file_is_an_error_and_stops_no_other_dataset() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = table(&dir, "lake/broken", 3).await;
+    table(&dir, "lake/clean", 1).await;
+    let gone = first_data(&broken);
+    std::fs::remove_file(&gone).unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 3, "a finding of severity error stands");
+    let path = format!("data/{}", gone.file_name().unwrap().to_str().unwrap());
+    assert_eq!(found(&whole, "/broken"), [("missing_file".to_string(), path)]);
+    assert_eq!(found(&whole, "/clean"), []);
+}
+
+#[tokio::test]
+async fn what_an_unread_neighbour_may_read_is_no_orphan() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = table(&dir, "lake/source", 2).await;
+    let old = source.join("data/00000000000000000000000000000001.lance");
+    std::fs::copy(first_data(&source), &old).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(30 * 86_400);
+    std::fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    let unread = dir.path().join("lake/unread/_versions");
+    std::fs::create_dir_all(&unread).unwrap();
+    std::fs::write(unread.join("18446744073709551614.manifest"), "no manifest").unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 3, "{whole:#}");
+    assert!(found(&whole, "/source").iter().all(|(kind, _)| kind != "orphan_file"), "{whole:#}");
+    assert!(!whole["incomplete"].as_array().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_registered_table_without_bytes_and_an_unregistered_dataset_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("lake").to_str().unwrap().to_owned();
+    table(&dir, "lake/known", 1).await;
+    table(&dir, "lake/stranger", 1).await;
+    let registry = assert_cmd::cargo::cargo_bin("squire-reconcile").with_file_name("squire-registry");
+    let at = format!("{root}/_squire");
+    let admin = |args: &[&str]| {
+        let out = std::process::Command::new(&registry).args(args).args(["--registry", &at]).output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    };
+    let made = std::process::Command::new(&registry).args(["init", &at]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    admin(&["project", "create", "p"]);
+    admin(&["warehouse", "create", "w", "--project", "p", "--root", &root]);
+    admin(&["namespace", "create", "namespace/n", "--warehouse", "w"]);
+    admin(&["table", "create", "table/n/known", "--location", "known"]);
+    table(&dir, "lake/lost", 1).await;
+    admin(&["table", "create", "table/n/lost", "--location", "lost"]);
+    std::fs::remove_dir_all(dir.path().join("lake/lost")).unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 3);
+    assert_eq!(found(&whole, "/stranger"), [("unregistered_dataset".to_string(), String::new())]);
+    assert_eq!(found(&whole, "/known"), []);
+    let estate: Vec<&str> = whole["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap()).collect();
+    assert_eq!(estate, ["table_without_bytes"], "{whole:#}");
+}
+
+#[test]
+fn a_root_without_a_dataset_is_no_clean_bill() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("empty")).unwrap();
+    let (code, out, err) = output(&dir, &["report", "empty"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("empty_scan"), "{err}");
+}
