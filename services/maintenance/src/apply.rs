@@ -14,8 +14,9 @@ use squire_lake::refs::CloneGraph;
 use squire_lake::verify::Checks;
 use squire_lake::{Kind, contain};
 use squire_registry::{Block, Claim, ClaimOutcome, Commit, DatasetResult, Governance, Registry};
-use squire_service::report::{FailureKind, SkipReason};
+use squire_service::report::{FailureKind, SkipReason, StepKind};
 use squire_service::shutdown::Shutdown;
+use squire_service::telemetry::Metrics;
 use tokio::sync::Mutex;
 
 use crate::admit::{self, Skip};
@@ -63,6 +64,12 @@ pub struct Applied {
     pub skipped: Option<Skip>,
     /// A file of somebody else's long work, for which this pass stopped.
     pub waits_for: Option<String>,
+    /// Rewrites whose commit somebody else preempted.
+    pub lost_races: u64,
+    /// Folds whose commit somebody else preempted.
+    pub lost_folds: u64,
+    /// The claim ran out, or was taken over, while the pass worked.
+    pub claim_lost: bool,
     /// Blocks that were filed.
     pub filed: Vec<Filed>,
     /// The audit entry was opened.
@@ -132,6 +139,14 @@ impl Applied {
     /// Whether anything was committed or deleted.
     pub fn is_material(&self) -> bool {
         !self.commits.is_empty() || self.cleaned.as_ref().is_some_and(|c| !c.versions.is_empty())
+    }
+
+    /// Counts what no report holds: lost races, lost claims, wasted bytes.
+    pub fn count(&self, metrics: &Metrics) {
+        metrics.commit_conflicts.with_label_values(&[StepKind::Compact.as_str()]).inc_by(self.lost_races);
+        metrics.commit_conflicts.with_label_values(&[StepKind::OptimizeIndices.as_str()]).inc_by(self.lost_folds);
+        metrics.claims_lost.inc_by(u64::from(self.claim_lost));
+        metrics.wasted_bytes.inc_by(self.stranded);
     }
 
     fn fail(&mut self, step: &'static str, error: &squire_lake::Error) {

@@ -314,6 +314,9 @@ impl Context {
         let applied = driver::apply_estate(&tools, &planned).await;
         estate.lake.commits_done().await;
         drop(tools);
+        for (done, _) in applied.values() {
+            done.count(&self.metrics);
+        }
         let report = self.report(kind, estate, &planned, &applied);
         let failures = report.datasets.iter().filter_map(|d| d.outcome.failure().map(|_| d.uri.clone())).collect();
         let outcome = RunOutcome {

@@ -277,6 +277,7 @@ impl<'a> Pass<'a> {
         match self.claim.lock().await.as_ref() {
             Some(claim) if claim.still_ours() => Ok(()),
             _ => {
+                self.out.claim_lost = true;
                 Err(Stop::Forbidden(Skip { reason: SkipReason::Claimed, detail: "the claim is no longer ours".into() }))
             }
         }
@@ -338,6 +339,7 @@ impl<'a> Pass<'a> {
                 self.out.stranded += stranded;
                 if e.kind() == Kind::Conflict {
                     tracing::info!(dataset = self.plan.uri, error = %e, "somebody else's commit was first; planning again");
+                    self.out.lost_races += 1;
                     self.lost.insert("compact", e);
                 } else {
                     self.out.fail("compact", &e);
@@ -395,6 +397,7 @@ impl<'a> Pass<'a> {
             Err((e, stranded)) => {
                 self.out.stranded += stranded;
                 if e.kind() == Kind::Conflict {
+                    self.out.lost_folds += 1;
                     self.lost.insert("optimize_indices", e);
                 } else {
                     self.out.fail("optimize_indices", &e);

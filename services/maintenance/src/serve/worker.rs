@@ -123,6 +123,9 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
     report.datasets = vec![row];
     Daemon::finish(&mut report);
     daemon.metrics.count(&report);
+    if let Some((applied, _)) = &applied {
+        applied.count(&daemon.metrics);
+    }
     let Some(row) = report.datasets.first() else { return Ok(Verdict::Done) };
     let filed = applied.as_ref().map_or(&[][..], |(a, _)| &a.filed);
     tell(daemon, &estate, pass, row, &candidate.case).await;
