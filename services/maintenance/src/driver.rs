@@ -568,9 +568,11 @@ pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
 async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) -> Option<Filed> {
     let mut state = p.state.clone();
     let now = tools.estate.now();
+    let window = p.governance.policy.policy.yield_window;
+    let before = state.waiting_for.take().filter(|w| w.goes_on(window, now));
     state.waiting_for = applied.waits_for.clone().map(|path| {
-        let since = state.waiting_for.as_ref().map_or(now, |w| w.since);
-        WaitingFor { path, since }
+        let since = before.as_ref().map_or(now, |w| w.since);
+        WaitingFor { path, since, seen: now }
     });
     if let Some((kind, _)) = applied.failures.iter().filter(|(step, _)| **step != "earlier").map(|(_, f)| f).next() {
         let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);

@@ -31,6 +31,18 @@ pub struct WaitingFor {
     pub path: String,
     /// Since when this has kept passes waiting.
     pub since: DateTime<Utc>,
+    /// When a pass last waited.
+    pub seen: DateTime<Utc>,
+}
+
+impl WaitingFor {
+    /// Whether this is still the same wait at `now`: files age out of `window`, so a wait that nobody renewed for twice as long
+    /// (and an hour) is over, and another writer's work begins a wait of its own.
+    pub fn goes_on(&self, window: std::time::Duration, now: DateTime<Utc>) -> bool {
+        let window = chrono::Duration::from_std(window).unwrap_or(chrono::Duration::MAX);
+        let over = (window * 2).max(chrono::Duration::hours(1));
+        now.signed_duration_since(self.seen) <= over
+    }
 }
 
 /// A failure at a HEAD.
@@ -84,5 +96,37 @@ impl DatasetState {
         if rewritten > 0 {
             self.rewritten.push((now, rewritten));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(hours: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + chrono::Duration::hours(hours)
+    }
+
+    #[test]
+    fn a_wait_that_nobody_renewed_is_over() {
+        let wait = WaitingFor { path: "data/a.lance".into(), since: at(0), seen: at(10) };
+        let hour = std::time::Duration::from_secs(3600);
+        assert!(wait.goes_on(hour, at(11)));
+        assert!(wait.goes_on(hour, at(12)));
+        assert!(!wait.goes_on(hour, at(13)), "another writer's work must not inherit the patience of an old one");
+    }
+
+    #[test]
+    fn lasting_failures_are_given_up_until_head_moves_or_a_day_has_passed() {
+        let mut state = DatasetState::default();
+        state.failed(7, "bug", at(0));
+        assert!(state.gives_up_on(7, at(1)).is_some() && state.gives_up_on(8, at(1)).is_none());
+        assert!(state.gives_up_on(7, at(100)).is_some(), "twice the same is not repeated yet");
+        state.failed(8, "bug", at(1));
+        state.failed(9, "bug", at(2));
+        assert_eq!(state.fails_repeatedly().map(|f| f.count), Some(3));
+        assert!(state.gives_up_on(9, at(3)).is_some() && state.gives_up_on(9, at(26)).is_none());
+        state.failed(9, "transient", at(30));
+        assert!(state.gives_up_on(9, at(30)).is_none() && state.fails_repeatedly().is_none());
     }
 }

@@ -35,6 +35,8 @@ impl Yielding {
         waiting_for: Option<&WaitingFor>,
     ) -> Result<Self, Stopped> {
         let now = tools.estate.now();
+        let window = governance.policy.policy.yield_window;
+        let waiting_for = waiting_for.filter(|w| w.goes_on(window, now));
         if waiting_for.is_some_and(|w| now - w.since >= PATIENCE) {
             let dataset = &look.uri;
             tracing::warn!(
@@ -43,7 +45,6 @@ impl Yielding {
             );
             return Ok(Self::GoesAhead);
         }
-        let window = governance.policy.policy.yield_window;
         let suspicious = unnamed(look, window, now);
         let explained = match suspicious.first() {
             Some(oldest) => explained(tools, &look.uri, oldest.modified).await?,
