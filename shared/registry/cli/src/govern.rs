@@ -2,11 +2,14 @@
 
 use chrono::Utc;
 use serde_json::{Value, json};
-use squire_registry::{Block, BlockKind, EffectivePolicy, PolicyChange, PolicyDiff, Subject};
+use squire_registry::{Block, BlockKind, EffectivePolicy, PolicyChange, PolicyDiff, Registry, Subject};
+use squire_service::bus::EventType;
+use squire_service::bus::data::RecordData;
 use squire_service::cli::{Exit, Failure};
 
 use crate::args::{BlockVerb, PolicyVerb, ProtectionVerb, TrashVerb};
 use crate::context::{Context, explicit, explicit_of, failure, subject};
+use crate::events::tell;
 use crate::hierarchy::{incomplete, read};
 use crate::output::{emit, table, time};
 
@@ -20,6 +23,7 @@ pub(crate) async fn policy(context: &Context, verb: PolicyVerb) -> anyhow::Resul
             let reason = why.reason.as_deref();
             let change = PolicyChange { subject: &subject, keys: &keys, reason, immediately: now, at: Utc::now() };
             let diff = registry.policy_set(&change, defaults, floors).await.map_err(failure)?;
+            tell_policy(context, &registry, &diff, reason).await?;
             emit(&context.common, &told(&diff), &diff)?;
             Ok(Exit::Ok)
         }
@@ -29,6 +33,7 @@ pub(crate) async fn policy(context: &Context, verb: PolicyVerb) -> anyhow::Resul
             let reason = why.reason.as_deref();
             let change = PolicyChange { subject: &subject, keys: &[], reason, immediately: now, at: Utc::now() };
             let diff = registry.policy_unset(&change, defaults, floors).await.map_err(failure)?;
+            tell_policy(context, &registry, &diff, reason).await?;
             emit(&context.common, &told(&diff), &diff)?;
             Ok(Exit::Ok)
         }
@@ -60,6 +65,23 @@ pub(crate) async fn policy(context: &Context, verb: PolicyVerb) -> anyhow::Resul
             incomplete(&snapshot)
         }
     }
+}
+
+async fn tell_policy(
+    context: &Context,
+    registry: &Registry,
+    diff: &PolicyDiff,
+    reason: Option<&str>,
+) -> anyhow::Result<()> {
+    let data = RecordData {
+        reason: reason.map(str::to_owned),
+        before: serde_json::to_value(&diff.before)?,
+        after: serde_json::to_value(&diff.after)?,
+        until: diff.pending.as_ref().map(|p| p.effective_at),
+        ..RecordData::default()
+    };
+    tell(context, registry, EventType::PolicyChanged, &diff.subject.to_string(), data).await;
+    Ok(())
 }
 
 fn assignment(text: &str) -> Result<(String, String), Failure> {
@@ -120,6 +142,8 @@ pub(crate) async fn protection(context: &Context, verb: ProtectionVerb) -> anyho
             let subject = explicit(&subject)?;
             let registry = context.registry(&[]).await?;
             registry.protect(&subject, level, why.reason.as_deref()).await.map_err(failure)?;
+            let data = RecordData { reason: why.reason, after: json!({ "level": level }), ..RecordData::default() };
+            tell(context, &registry, EventType::ProtectionChanged, &subject.to_string(), data).await;
             emit(&context.common, &format!("{subject}: {level}"), &json!({ "subject": subject, "level": level }))?;
             Ok(Exit::Ok)
         }
@@ -129,6 +153,8 @@ pub(crate) async fn protection(context: &Context, verb: ProtectionVerb) -> anyho
             registry.unprotect(&subject, why.reason.as_deref()).await.map_err(failure)?;
             let left = registry.snapshot().await.map_err(failure)?.protection_over(&subject);
             let rest = left.as_ref().map(|p| format!("; {} on {} still holds", p.level, p.subject)).unwrap_or_default();
+            let data = RecordData { reason: why.reason, ..RecordData::default() };
+            tell(context, &registry, EventType::ProtectionChanged, &subject.to_string(), data).await;
             let text = format!("{subject}: its protection is ended{rest}");
             emit(&context.common, &text, &json!({ "subject": subject, "still": left }))?;
             Ok(Exit::Ok)
@@ -221,6 +247,8 @@ pub(crate) async fn trash(context: &Context, verb: TrashVerb) -> anyhow::Result<
             let subject = explicit_of("table", &subject)?;
             let registry = context.registry(&[]).await?;
             let table = registry.undrop(&subject, why.reason.as_deref()).await.map_err(failure)?;
+            let data = RecordData { uri: Some(table.uri.clone()), reason: why.reason, ..RecordData::default() };
+            tell(context, &registry, EventType::TableUndropped, &subject.to_string(), data).await;
             emit(
                 &context.common,
                 &format!("{subject} is {} again", table.uri),
@@ -242,12 +270,19 @@ pub(crate) async fn block(context: &Context, verb: BlockVerb) -> anyhow::Result<
             let registry = context.registry(&[]).await?;
             let block = Block { subject: subject.clone(), kind, until, version };
             let id = registry.block_add(block, &reason).await.map_err(failure)?;
+            let reason = Some(format!("{kind}: {reason}"));
+            let data = RecordData { id: Some(id.clone()), reason, until, ..RecordData::default() };
+            tell(context, &registry, EventType::BlockFiled, &subject.to_string(), data).await;
             emit(&context.common, &format!("block {id} on {subject}"), &json!({ "id": id, "subject": subject }))?;
             Ok(Exit::Ok)
         }
         BlockVerb::Remove { id, why } => {
             let registry = context.registry(&[]).await?;
+            let snapshot = registry.snapshot().await.map_err(failure)?;
+            let on = snapshot.blocks().find(|b| b.meta.id == id).map(|b| b.fields.subject.to_string());
             registry.block_remove(&id, why.reason.as_deref()).await.map_err(failure)?;
+            let data = RecordData { id: Some(id.clone()), reason: why.reason, ..RecordData::default() };
+            tell(context, &registry, EventType::BlockLifted, on.as_deref().unwrap_or("estate"), data).await;
             emit(&context.common, &format!("block {id} is lifted"), &json!({ "removed": id }))?;
             Ok(Exit::Ok)
         }

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use chrono::Utc;
 use serde_json::{Value, json};
 use squire_registry::{Error, Kind, NewTable, Registry, Snapshot, Subject, TableChanges};
+use squire_service::bus::EventType;
+use squire_service::bus::data::RecordData;
 use squire_service::cli::{Exit, Failure};
 
 use crate::args::{NamespaceVerb, ProjectVerb, TableVerb, WarehouseVerb};
 use crate::context::{Context, explicit_of, failure, id_of, subject};
+use crate::events::tell;
 use crate::output::{emit, table as columns, time};
 
 /// Says what was done, and is done.
@@ -228,6 +231,13 @@ pub(crate) async fn table(context: &Context, verb: TableVerb) -> anyhow::Result<
             let grace = context.config().grace.trash;
             let reason = why.reason.as_deref();
             let trash = registry.table_drop(path(&subject), grace, force, reason).await.map_err(failure)?;
+            let data = RecordData {
+                uri: Some(trash.uri.clone()),
+                reason: why.reason.clone(),
+                until: Some(trash.deadline),
+                ..RecordData::default()
+            };
+            tell(context, &registry, EventType::TableDropped, &subject.to_string(), data).await;
             let text = format!(
                 "{subject} dropped; its bytes stay at {} and are frozen. `squire-registry trash undrop {subject}` brings it \
                  back; from {} on it may be reclaimed",

@@ -2,6 +2,7 @@
 
 mod args;
 mod context;
+mod events;
 mod govern;
 mod hierarchy;
 mod output;
