@@ -3,6 +3,8 @@
 
 usage: s3.py DIR [--liar] [--empty]   --liar: a server that ignores put-if-absent (rclone) instead of one that keeps it (SeaweedFS)
                                       --empty: without the datasets
+Its secret key is also that of `fake-remover-key`, which may read, write, list and delete, and of `fake-reader-key`, which may read
+and list.
 Prints one JSON line: {"options": {...}} as Lance names storage options. Then reads lines from standard input: `state` prints
 {name: [rows, fragments, versions]}, a JSON object is an operation of `ops.py`. The server is stopped, by its id, when standard
 input ends.
@@ -18,6 +20,8 @@ DIR, LIAR, EMPTY = sys.argv[1], "--liar" in sys.argv, "--empty" in sys.argv
 BIN = os.path.dirname(sys.executable)
 NAMES = ("acme-silver/orders", "medallion/bronze-x", "odd name/with space")
 KEY, SECRET = "fake-test-key", "fake-test-secret"
+# Further identities of the server: one that may delete, and one that may only read and list.
+OTHERS = {"fake-remover-key": ["Read", "Write", "List"], "fake-reader-key": ["Read", "List"]}
 
 
 def free():
@@ -44,7 +48,8 @@ def honest():
     config = os.path.join(DIR, "s3.json")
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     with open(config, "w") as f:
-        json.dump({"identities": [{"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": actions}]}, f)
+        json.dump({"identities": [{"name": key, "credentials": [{"accessKey": key, "secretKey": SECRET}], "actions": may}
+                                  for key, may in {KEY: actions, **OTHERS}.items()]}, f)
     args = [os.path.join(BIN, "weed"), "mini", f"-dir={DIR}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3.port.iceberg=0",
             "-s3.port.lance=0", "-webdav=false", "-admin.ui=false", f"-s3.config={config}"]
     os.makedirs(f"{DIR}/data")

@@ -7,7 +7,9 @@ use chrono::{DateTime, Utc};
 use squire_lake::authority::Authority;
 use squire_lake::look::{FragmentInfo, Look};
 use squire_registry::{Collection, Governance};
+use squire_service::config::Schedule;
 use squire_service::report::SkipReason;
+use squire_service::schedule::Job;
 
 use crate::plan::{DatasetPlan, Layout};
 use crate::state::DatasetState;
@@ -105,6 +107,13 @@ pub fn not_due(
         || layout.quiet_for(now) >= policy.settle_after;
     let due = merges && worth_merging || plan.optimize_indices.is_planned() || plan.cleanup.is_planned();
     (!due).then(|| Skip { reason: SkipReason::NotDue, detail: "nothing to gain yet".into() })
+}
+
+/// `schedule.blackout`: the clock and `--due` start nothing, whatever brought the request (a change event, or a message that
+/// was queued before).
+pub fn in_blackout(schedule: &Schedule, now: DateTime<Utc>, by_clock: bool) -> Option<Skip> {
+    let until = Job::maintenance(schedule).ok().filter(|_| by_clock)?.dark_until(now)?;
+    skip(SkipReason::OutsideWindow, format!("schedule.blackout lasts until {}", day(until)))
 }
 
 /// The table's window and quiet time.

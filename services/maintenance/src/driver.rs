@@ -19,6 +19,7 @@ use squire_service::report::{
 
 use crate::admit::{self, Skip};
 use crate::apply::{Applied, Filed, Tools, apply, failure_kind};
+use crate::budget;
 use crate::estate::{Estate, Scope};
 use crate::memory;
 use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
@@ -163,6 +164,9 @@ pub async fn plan_estate(
     let states = planner.states;
     // Biggest gain first.
     candidates.sort_by(|a, b| gain(b).cmp(&gain(a)).then_with(|| a.uri.cmp(&b.uri)));
+    if selection.due {
+        budget::exclude(estate, &mut candidates, now).await;
+    }
     limit(&mut candidates, selection.limit);
     let mut findings = estate_findings(estate, &wanted, selection);
     findings.extend(vanished(estate).await);
@@ -349,6 +353,9 @@ impl Planner<'_> {
             let when = failure.at.format("%Y-%m-%d %H:%M UTC");
             layout.unclean.push((StepReason::Unhealthy, format!("a file of HEAD could not be read on {when}")));
         }
+        if let Some(why) = self.estate.config().storage.delete_missing(&look.uri) {
+            layout.unclean.push((StepReason::NoDeletePermission, why));
+        }
         let mut plan = plan::plan(&look, &layout, &keep, &rules);
         plan.flags = self.estate.flags.clone();
         Planned { layout, plan, look, governance, state }
@@ -375,6 +382,7 @@ impl Planner<'_> {
                 Some(Skip { reason: SkipReason::UnknownAuthority, detail })
             })
             .or_else(|| admit::not_ours(&p.look))
+            .or_else(|| admit::in_blackout(&self.estate.config().schedule, self.now, self.due))
             .or_else(|| admit::outside_window(&p.layout, &p.governance, self.now, self.due))
             .or_else(|| match self.due {
                 true if !p.plan.is_empty() => admit::not_due(&p.layout, &p.plan, &p.governance, &p.state, self.now),
@@ -537,7 +545,6 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
 
 /// Applies one plan, contained, and saves the dataset's state.
 pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
-    let uri = &p.look.uri;
     let mut applied = if tools.shutdown.is_requested() {
         let detail = "stopped by a signal before it began".to_string();
         Applied { skipped: Some(Skip { reason: SkipReason::NotSelected, detail }), ..Applied::default() }
@@ -551,18 +558,26 @@ pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
         applied
     } else {
         let _room = tools.admission.admit(memory::estimate(&p.layout, &p.plan)).await;
-        let work = async { Ok(apply(tools, &p.plan, &p.look, &p.governance, p.state.waiting_for.as_ref()).await) };
-        match contain::contained(&tools.estate.lake, "the pass", uri, work).await {
-            Ok(applied) => applied,
-            Err(e) => {
-                let mut applied = Applied::default();
-                applied.failures.insert("pass", (failure_kind(e.kind()), e.to_string()));
+        match budget::reserve(tools, &p.plan).await {
+            Ok(reserved) => {
+                let applied = apply_contained(tools, p).await;
+                budget::settle(tools, reserved, &applied).await;
                 applied
             }
+            Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
         }
     };
     applied.filed.extend(save_state(tools, p, &applied).await);
     applied
+}
+
+async fn apply_contained(tools: &Tools, p: &Planned) -> Applied {
+    let work = async { Ok(apply(tools, &p.plan, &p.look, &p.governance, p.state.waiting_for.as_ref()).await) };
+    contain::contained(&tools.estate.lake, "the pass", &p.look.uri, work).await.unwrap_or_else(|e| {
+        let mut applied = Applied::default();
+        applied.failures.insert("pass", (failure_kind(e.kind()), e.to_string()));
+        applied
+    })
 }
 
 async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) -> Option<Filed> {

@@ -82,7 +82,9 @@ impl Estate {
     ) -> anyhow::Result<Self> {
         let storage = config.config.storage.clone();
         let options: squire_lake::handle::OptionsFor = Arc::new(move |uri: &str| storage.options_for(uri));
-        let lake = Lake::new(options, config.config.limits.memory.as_u64());
+        let storage = config.config.storage.clone();
+        let deletes: squire_lake::handle::DeletesFor = Arc::new(move |uri: &str| storage.delete_options_for(uri));
+        let lake = Lake::with_deletes(options, deletes, config.config.limits.memory.as_u64());
         let by_hand = !given.is_empty();
         let mut roots = Vec::new();
         for root in if by_hand { given } else { &config.config.estate.roots } {

@@ -8,6 +8,7 @@
 
 pub mod admit;
 pub mod apply;
+pub mod budget;
 pub mod cli;
 pub mod demo;
 pub mod driver;

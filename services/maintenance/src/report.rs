@@ -331,6 +331,7 @@ fn cleanup_done(plan: &DatasetPlan, applied: &Applied) -> CleanupStep {
             step
         }
         (None, Some(cleaned)) if !cleaned.versions.is_empty() => CleanupStep::new(StepOutcome::Done, None),
+        (None, Some(_)) if verdict.outcome == StepOutcome::Refused => cleanup_step(verdict),
         (None, Some(_)) => CleanupStep::new(StepOutcome::NothingToDo, Some(StepReason::Retention)),
         (None, None) if verdict.is_planned() => CleanupStep::new(StepOutcome::NothingToDo, Some(StepReason::Retention)),
         (None, None) => cleanup_step(verdict),

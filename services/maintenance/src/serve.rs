@@ -81,6 +81,7 @@ pub(crate) async fn run(config: Loaded<Policy, Floors>, metrics: Metrics, comman
         config = daemon.config.digest(),
         "serving"
     );
+    crate::budget::warn_of_the_unenforced(&daemon.config.config);
     let mut loops = tokio::task::JoinSet::new();
     loops.spawn(clock::run(daemon.clone(), job));
     loops.spawn(tick::run(daemon.clone()));

@@ -25,6 +25,8 @@ use crate::{Error, Kind, Result, manifest};
 pub const CHUNK: usize = 100;
 /// Deletes in flight.
 const DELETES: usize = 8;
+/// A chunk takes about this long at the given rate, so that a freeze or a block is obeyed within ten seconds.
+const CHUNK_SECONDS: usize = 5;
 
 /// What a clean-up removes, and nothing else.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,27 +124,48 @@ pub struct Cleaned {
     pub failed: u64,
     /// Why it stopped before its end, if it did.
     pub stopped: Option<String>,
+    /// What the store said when it denied a delete: nothing more was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
 }
 
 /// Limits deletes per second and bucket. Cheap to clone; share one per bucket.
 #[derive(Clone)]
-pub struct Rate(Arc<tokio::sync::Mutex<tokio::time::Interval>>);
+pub struct Rate {
+    interval: Arc<tokio::sync::Mutex<tokio::time::Interval>>,
+    per_second: u32,
+}
 
 impl Rate {
     /// At most `per_second` deletes a second (at least one).
     pub fn new(per_second: u32) -> Self {
-        let mut interval = tokio::time::interval(Duration::from_secs(1) / per_second.max(1));
+        let per_second = per_second.max(1);
+        let mut interval = tokio::time::interval(Duration::from_secs(1) / per_second);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        Self(Arc::new(tokio::sync::Mutex::new(interval)))
+        Self { interval: Arc::new(tokio::sync::Mutex::new(interval)), per_second }
     }
 
     async fn wait(&self) {
-        self.0.lock().await.tick().await;
+        self.interval.lock().await.tick().await;
+    }
+
+    /// Deletes between two questions whether to go on.
+    fn chunk(&self) -> usize {
+        CHUNK.max(CHUNK_SECONDS * self.per_second as usize)
     }
 }
 
-/// Applies a removal in chunks. `allowed` is asked before each chunk (blocks, protection, trash, claim, shutdown) and says
-/// why not; `progress` is told the number of versions done.
+/// The two ends of a clean-up: where is read, and through which credentials is deleted. Equal where a bucket has one set.
+#[derive(Clone, Copy)]
+pub struct Ends<'a> {
+    /// Refs and manifests are read here.
+    pub reads: &'a Place,
+    /// Deletes, and manifests that are put back, go through this.
+    pub deletes: &'a Place,
+}
+
+/// Applies a removal in chunks. `allowed` is asked before each chunk, and within a chunk of very many files, and says why not
+/// (blocks, protection, trash, claim, shutdown); `progress` is told the number of versions done.
 ///
 /// # Errors
 /// When the refs could not be re-read: nothing more is deleted then.
@@ -158,17 +181,20 @@ where
     F: Future<Output = std::result::Result<(), String>>,
 {
     let mut cleaned = Cleaned::default();
-    apply_into(&mut cleaned, place, plan, rate, allowed, progress).await?;
+    apply_into(&mut cleaned, Ends { reads: place, deletes: place }, plan, rate, allowed, progress).await?;
     Ok(cleaned)
 }
 
 /// As [`apply`], with the counts in `cleaned` also when it fails or panics half-way: the audit names what is gone already.
 ///
+/// A store that denies a delete ends the clean-up: the first manifest and the first file of a chunk go alone, so that a
+/// credential without the right leaves every version of the chunk whole.
+///
 /// # Errors
 /// As [`apply`].
 pub async fn apply_into<A, F>(
     cleaned: &mut Cleaned,
-    place: &Place,
+    ends: Ends<'_>,
     plan: &Removal,
     rate: &Rate,
     mut allowed: A,
@@ -180,8 +206,8 @@ where
 {
     let mut removed: BTreeSet<u64> = BTreeSet::new();
     let paths: HashSet<&str> = plan.files.iter().map(|f| f.path.as_str()).collect();
-    let mut watch = Watch { place, plan, paths, head: plan.head };
-    for chunk in plan.versions.chunks(CHUNK) {
+    let mut watch = Watch { place: ends.reads, plan, paths, head: plan.head };
+    for chunk in chunks(plan, rate.chunk()) {
         if let Err(why) = allowed().await {
             cleaned.stopped = Some(why);
             return Ok(());
@@ -190,21 +216,56 @@ where
             cleaned.stopped = Some(why);
             return Ok(());
         }
-        let kept = keep_bytes(place, chunk).await?;
-        let gone = delete_manifests(place, &kept, rate, cleaned).await;
-        if let Some(why) = watch.objection(gone.iter().copied()).await? {
-            put_back(place, &kept, &gone).await?;
-            cleaned.versions.retain(|v| !gone.contains(v));
-            let returned: u64 = kept.iter().filter(|(v, _)| gone.contains(&v.version)).map(|(v, _)| v.bytes).sum();
-            cleaned.bytes = cleaned.bytes.saturating_sub(returned);
+        let kept = keep_bytes(ends.reads, chunk).await?;
+        let gone = delete_manifests(ends.deletes, &kept, rate, cleaned).await;
+        let objection = match &cleaned.denied {
+            Some(why) => Some(why.clone()),
+            None => watch.objection(gone.iter().copied()).await?,
+        };
+        if let Some(why) = objection {
+            put_back(ends, &kept, &gone, cleaned).await?;
             cleaned.stopped = Some(why);
             return Ok(());
         }
         removed.extend(&gone);
-        delete_files(place, plan, &removed, &gone, rate, cleaned).await;
+        let files = files_of(plan, &removed, &gone);
+        let began = delete_files(ends.deletes, &files, rate, &mut allowed, cleaned).await;
+        remove_empty_directories(ends.deletes, plan, &gone);
+        if let Some(why) = cleaned.denied.clone() {
+            if !began {
+                put_back(ends, &kept, &gone, cleaned).await?;
+            }
+            cleaned.stopped = Some(why);
+        }
         progress(removed.len());
+        if cleaned.stopped.is_some() {
+            return Ok(());
+        }
     }
     Ok(())
+}
+
+/// Versions that go together, oldest first: at most [`CHUNK`], and with their files at most `deletes` where one version alone
+/// has no more.
+fn chunks(plan: &Removal, deletes: usize) -> Vec<&[VersionToGo]> {
+    let mut files: BTreeMap<u64, usize> = BTreeMap::new();
+    for file in &plan.files {
+        *files.entry(file.after).or_default() += 1;
+    }
+    let mut out = Vec::new();
+    let (mut start, mut sum) = (0, 0);
+    for (i, version) in plan.versions.iter().enumerate() {
+        let own = 1 + files.get(&version.version).copied().unwrap_or(0);
+        if i > start && (i - start >= CHUNK || sum + own > deletes) {
+            out.push(&plan.versions[start..i]);
+            (start, sum) = (i, 0);
+        }
+        sum += own;
+    }
+    if start < plan.versions.len() {
+        out.push(&plan.versions[start..]);
+    }
+    out
 }
 
 /// Looks for what somebody named since the plan.
@@ -284,84 +345,152 @@ async fn keep_bytes(place: &Place, chunk: &[VersionToGo]) -> Result<Kept> {
 }
 
 async fn delete_manifests(place: &Place, kept: &Kept, rate: &Rate, cleaned: &mut Cleaned) -> Vec<u64> {
-    let results: Vec<(u64, u64, bool)> = stream::iter(kept)
-        .map(|(v, _)| async move { (v.version, v.bytes, delete(place, &v.manifest, rate).await) })
-        .buffer_unordered(DELETES)
-        .collect()
-        .await;
     let mut gone = Vec::new();
-    for (version, bytes, ok) in results {
-        if ok {
-            cleaned.versions.push(version);
-            cleaned.bytes += bytes;
-            gone.push(version);
-        } else {
-            cleaned.failed += 1;
+    let (first, rest) = kept.split_at(kept.len().min(1));
+    for part in [first, rest] {
+        let results: Vec<(u64, u64, Deleted)> = stream::iter(part)
+            .map(|(v, _)| async move { (v.version, v.bytes, delete(place, &v.manifest, rate).await) })
+            .buffer_unordered(DELETES)
+            .collect()
+            .await;
+        for (version, bytes, deleted) in results {
+            if cleaned.counts(deleted) {
+                cleaned.versions.push(version);
+                cleaned.bytes += bytes;
+                gone.push(version);
+            }
+        }
+        if cleaned.denied.is_some() {
+            break;
         }
     }
     gone
 }
 
-async fn put_back(place: &Place, kept: &Kept, gone: &[u64]) -> Result<()> {
+/// Manifests whose files are all there go back to their places.
+async fn put_back(ends: Ends<'_>, kept: &Kept, gone: &[u64], cleaned: &mut Cleaned) -> Result<()> {
     for (v, bytes) in kept.iter().filter(|(v, _)| gone.contains(&v.version)) {
-        let path = place.below(&v.manifest)?;
-        let options = PutOptions { mode: PutMode::Create, ..Default::default() };
-        match place.objects().put_opts(&path, bytes.clone().into(), options).await {
+        let path = ends.deletes.below(&v.manifest)?;
+        let put = async |place: &Place| {
+            let options = PutOptions { mode: PutMode::Create, ..Default::default() };
+            place.objects().put_opts(&path, bytes.clone().into(), options).await
+        };
+        // Credentials that may only delete put nothing back: then those that commit do.
+        let done = match put(ends.deletes).await {
+            Err(e) if !matches!(e, object_store::Error::AlreadyExists { .. }) => put(ends.reads).await,
+            done => done,
+        };
+        match done {
             Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
             Err(e) => {
-                return Err(Error::store(format!("putting back the manifest of version {}", v.version), &place.uri, e)
-                    .with_kind(Kind::Bug)
-                    .remedy(
-                        "its files are still there; put the manifest back from a copy or restore another version",
-                    ));
+                return Err(Error::store(
+                    format!("putting back the manifest of version {}", v.version),
+                    &ends.reads.uri,
+                    e,
+                )
+                .with_kind(Kind::Bug)
+                .remedy("its files are still there; put the manifest back from a copy or restore another version"));
             }
         }
     }
+    cleaned.versions.retain(|v| !gone.contains(v));
+    let returned: u64 = kept.iter().filter(|(v, _)| gone.contains(&v.version)).map(|(v, _)| v.bytes).sum();
+    cleaned.bytes = cleaned.bytes.saturating_sub(returned);
     Ok(())
 }
 
-async fn delete_files(
-    place: &Place,
-    plan: &Removal,
-    removed: &BTreeSet<u64>,
-    gone: &[u64],
-    rate: &Rate,
-    cleaned: &mut Cleaned,
-) {
-    // A file goes with the newest version that names it, and only when all that name it are gone: a manifest whose delete
-    // failed keeps its files until next time.
+/// A file goes with the newest version that names it, and only when all that name it are gone: a manifest whose delete failed
+/// keeps its files until next time.
+fn files_of<'a>(plan: &'a Removal, removed: &BTreeSet<u64>, gone: &[u64]) -> Vec<&'a FileToGo> {
     let failed: BTreeSet<u64> =
         plan.versions.iter().map(|v| v.version).filter(|v| Some(v) <= removed.last() && !removed.contains(v)).collect();
-    let now: Vec<&FileToGo> = plan
-        .files
-        .iter()
-        .filter(|f| gone.contains(&f.after) && failed.range(f.first..=f.after).next().is_none())
-        .collect();
-    let results: Vec<(u64, bool)> = stream::iter(now)
-        .map(|f| async move { (f.bytes, delete(place, &f.path, rate).await) })
-        .buffer_unordered(DELETES)
-        .collect()
-        .await;
-    for (bytes, ok) in results {
-        if ok {
-            cleaned.files += 1;
-            cleaned.bytes += bytes;
-        } else {
-            cleaned.failed += 1;
-        }
-    }
-    remove_empty_directories(place, plan, gone);
+    plan.files.iter().filter(|f| gone.contains(&f.after) && failed.range(f.first..=f.after).next().is_none()).collect()
 }
 
-async fn delete(place: &Place, path: &str, rate: &Rate) -> bool {
+/// Deletes files, and says whether any went. Between as many as a chunk has, `allowed` is asked again: what is left then is
+/// named by no version, and reconcile finds it.
+async fn delete_files<A, F>(
+    place: &Place,
+    files: &[&FileToGo],
+    rate: &Rate,
+    allowed: &mut A,
+    cleaned: &mut Cleaned,
+) -> bool
+where
+    A: FnMut() -> F,
+    F: Future<Output = std::result::Result<(), String>>,
+{
+    let mut began = false;
+    let (first, rest) = files.split_at(files.len().min(1));
+    for (n, part) in std::iter::once(first).chain(rest.chunks(rate.chunk())).enumerate() {
+        if n > 1
+            && let Err(why) = allowed().await
+        {
+            tracing::warn!(dataset = place.uri, "files of removed versions stay, which reconcile will name: {why}");
+            cleaned.stopped = Some(why);
+            break;
+        }
+        let results: Vec<(u64, Deleted)> = stream::iter(part)
+            .map(|f| async move { (f.bytes, delete(place, &f.path, rate).await) })
+            .buffer_unordered(DELETES)
+            .collect()
+            .await;
+        for (bytes, deleted) in results {
+            if cleaned.counts(deleted) {
+                began = true;
+                cleaned.files += 1;
+                cleaned.bytes += bytes;
+            }
+        }
+        if cleaned.denied.is_some() {
+            break;
+        }
+    }
+    began
+}
+
+/// How a delete ended.
+enum Deleted {
+    Gone,
+    /// Tried again next time.
+    Failed,
+    /// The credentials may not, with what the store said.
+    Denied(String),
+}
+
+impl Cleaned {
+    /// Notes a delete that did not succeed; whether it did.
+    fn counts(&mut self, deleted: Deleted) -> bool {
+        match deleted {
+            Deleted::Gone => return true,
+            Deleted::Failed => {}
+            Deleted::Denied(why) => self.denied = Some(why),
+        }
+        self.failed += 1;
+        false
+    }
+}
+
+async fn delete(place: &Place, path: &str, rate: &Rate) -> Deleted {
     rate.wait().await;
-    let Ok(full) = place.below(path) else { return false };
+    let Ok(full) = place.below(path) else { return Deleted::Failed };
     match place.objects().delete(&full).await {
-        Ok(()) | Err(object_store::Error::NotFound { .. }) => true,
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Deleted::Gone,
+        Err(e) if is_denied(&e) => Deleted::Denied(format!("the store denied the delete of {path}: {e}")),
         Err(e) => {
             tracing::warn!(dataset = place.uri, path, error = %e, "a delete failed; it is tried again next time");
-            false
+            Deleted::Failed
         }
+    }
+}
+
+/// Whether the credentials are what is wrong. S3 answers a bulk delete with 200 and a code for each key, which the client passes
+/// on as text alone (`object_store`, `aws/client.rs`, `DeleteFailed`).
+fn is_denied(e: &object_store::Error) -> bool {
+    match e {
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => true,
+        object_store::Error::Generic { source, .. } => source.to_string().contains("(code: AccessDenied)"),
+        _ => false,
     }
 }
 

@@ -26,6 +26,9 @@ use crate::{Error, Kind, Result};
 /// Resolves the storage options of a URI (longest prefix, as the config says).
 pub type OptionsFor = Arc<dyn Fn(&str) -> HashMap<String, String> + Send + Sync>;
 
+/// Resolves the options that clean-up deletes with; `None` where they are those of everything else.
+pub type DeletesFor = Arc<dyn Fn(&str) -> Option<HashMap<String, String>> + Send + Sync>;
+
 /// Opens datasets and stores with one bounded session. Cheap to clone.
 #[derive(Clone)]
 pub struct Lake {
@@ -36,6 +39,7 @@ struct Inner {
     session: RwLock<Arc<Session>>,
     stores: Arc<ObjectStoreRegistry>,
     options: OptionsFor,
+    deletes: Option<DeletesFor>,
     index_cache_bytes: usize,
     metadata_cache_bytes: usize,
     commits: TaskTracker,
@@ -78,15 +82,20 @@ impl Place {
 impl Lake {
     /// A handle whose caches together stay below a quarter of `memory_bytes`.
     pub fn new(options: OptionsFor, memory_bytes: u64) -> Self {
-        Self::build(options, memory_bytes, None)
+        Self::build(options, None, memory_bytes, None)
+    }
+
+    /// The same, with credentials of their own for [`Lake::deleting_place`].
+    pub fn with_deletes(options: OptionsFor, deletes: DeletesFor, memory_bytes: u64) -> Self {
+        Self::build(options, Some(deletes), memory_bytes, None)
     }
 
     /// The same, with a rule that may fail every request. For tests; no program calls it.
     pub fn with_faults(options: OptionsFor, memory_bytes: u64, faults: Faults) -> Self {
-        Self::build(options, memory_bytes, Some(Arc::new(faults)))
+        Self::build(options, None, memory_bytes, Some(Arc::new(faults)))
     }
 
-    fn build(options: OptionsFor, memory_bytes: u64, faults: Option<Arc<Faults>>) -> Self {
+    fn build(options: OptionsFor, deletes: Option<DeletesFor>, memory_bytes: u64, faults: Option<Arc<Faults>>) -> Self {
         crate::contain::watch();
         let quarter = usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX / 4);
         let stores = Arc::new(ObjectStoreRegistry::default());
@@ -97,6 +106,7 @@ impl Lake {
                 session: RwLock::new(session),
                 stores,
                 options,
+                deletes,
                 index_cache_bytes: index,
                 metadata_cache_bytes: metadata,
                 commits: TaskTracker::new(),
@@ -148,7 +158,10 @@ impl Lake {
     }
 
     fn params(&self, uri: &str) -> ObjectStoreParams {
-        let options = self.options(uri);
+        self.params_with(self.options(uri))
+    }
+
+    fn params_with(&self, options: HashMap<String, String>) -> ObjectStoreParams {
         ObjectStoreParams {
             storage_options_accessor: (!options.is_empty())
                 .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options))),
@@ -170,14 +183,29 @@ impl Lake {
     /// # Errors
     /// `Open` when the URI's scheme or options are not understood.
     pub async fn place(&self, uri: &str) -> Result<Place> {
-        let (store, path) =
-            ObjectStore::from_uri_and_params(self.inner.stores.clone(), &self.routed(uri), &self.params(uri))
-                .await
-                .map_err(|e| {
-                    Error::lance("opening the object store", uri, e)
-                        .with_kind(Kind::Open)
-                        .remedy("check the URI and the [storage] options for it")
-                })?;
+        self.place_with(uri, &self.params(uri)).await
+    }
+
+    /// The same place through the credentials that clean-up deletes with (`[storage.delete]`); without such it is
+    /// [`Lake::place`]. For clean-up and reclaim alone.
+    ///
+    /// # Errors
+    /// As [`Lake::place`].
+    pub async fn deleting_place(&self, uri: &str) -> Result<Place> {
+        match self.inner.deletes.as_ref().and_then(|deletes| deletes(uri)) {
+            Some(options) => self.place_with(uri, &self.params_with(options)).await,
+            None => self.place(uri).await,
+        }
+    }
+
+    async fn place_with(&self, uri: &str, params: &ObjectStoreParams) -> Result<Place> {
+        let (store, path) = ObjectStore::from_uri_and_params(self.inner.stores.clone(), &self.routed(uri), params)
+            .await
+            .map_err(|e| {
+                Error::lance("opening the object store", uri, e)
+                    .with_kind(Kind::Open)
+                    .remedy("check the URI and the [storage] options for it")
+            })?;
         Ok(Place { store, path, uri: uri.to_string() })
     }
 

@@ -9,16 +9,19 @@
 //!
 //! - [`storage`]: an object store from a URI and options; canonical URIs; durable local puts.
 //! - [`probe`]: proves that a store keeps the promise of put-if-absent before anything rests on it.
+//! - [`capabilities`]: what a bucket lets these credentials do.
 //! - `key`, [`record`], `store`: key names, the envelope, and the generation protocol.
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
-//! - [`claims`], `state`, `schedule`, [`runs`]: what a running fleet writes.
+//! - [`claims`], `state`, `schedule`, `budget`, [`runs`]: what a running fleet writes.
 //!
 //! Only this crate knows record bytes.
 
 pub mod actor;
 pub mod blocks;
+mod budget;
+pub mod capabilities;
 pub mod check;
 pub mod claims;
 pub mod error;
@@ -49,6 +52,7 @@ pub mod window;
 
 pub use actor::Actor;
 pub use blocks::{Block, BlockInfo, BlockKind};
+pub use capabilities::{Answer, Capabilities, capabilities};
 pub use check::{Problem, ProblemKind, check};
 pub use claims::{Claim, ClaimOutcome, DeadHolder, Holder};
 pub use error::{Error, Kind, Result};

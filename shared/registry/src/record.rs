@@ -73,6 +73,8 @@ pub enum Collection {
     Probes,
     /// Published instants, by job; not in the snapshot.
     Schedule,
+    /// What the fleet spent of its budgets, by day; not in the snapshot.
+    Budget,
 }
 
 impl Collection {

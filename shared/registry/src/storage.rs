@@ -164,6 +164,17 @@ impl Root {
         }
     }
 
+    /// An unconditional put; the version that the store gave it, where it keeps versions.
+    pub(crate) async fn put(&self, path: &Path, bytes: Bytes) -> Result<Option<String>> {
+        let done = self.store.put(path, bytes.into()).await;
+        done.map(|put| put.version).map_err(|e| Error::store(format!("writing {} of {}", path, self.uri), e))
+    }
+
+    /// A copy within the store.
+    pub(crate) async fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        self.store.copy(from, to).await.map_err(|e| Error::store(format!("copying {} of {}", from, self.uri), e))
+    }
+
     /// Deletes one object; nothing there is fine.
     pub(crate) async fn delete(&self, path: &Path) -> Result<()> {
         match self.store.delete(path).await {

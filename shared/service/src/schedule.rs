@@ -133,7 +133,8 @@ impl Job {
         Some(self.next(first)? - first)
     }
 
-    fn dark_until(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    /// When the blackout ends in which this instant lies; `None` outside of every blackout.
+    pub fn dark_until(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let day = at.with_timezone(&self.zone).date_naive();
         let (_, last) =
             self.blackout.iter().filter(|(first, last)| *first <= day && day <= *last).max_by_key(|r| r.1)?;

@@ -137,11 +137,18 @@ pub(crate) fn deleted_keys(body: &[u8]) -> Vec<String> {
     text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>")).map(|(key, _)| plain(key)).collect()
 }
 
+/// The access key in an `Authorization` header (`AWS4-HMAC-SHA256 Credential=KEY/DATE/...`); empty when it has none.
+pub(crate) fn signer(authorization: &str) -> String {
+    let after = authorization.split_once("Credential=").map_or("", |(_, rest)| rest);
+    after.split('/').next().unwrap_or_default().to_string()
+}
+
 /// An answer as S3 gives it to a failed request.
 pub(crate) fn failure(status: u16, method: &str) -> Vec<u8> {
     let (reason, code) = match status {
         503 => ("Service Unavailable", "SlowDown"),
         500 => ("Internal Server Error", "InternalError"),
+        403 => ("Forbidden", "AccessDenied"),
         _ => ("Failure", "Failure"),
     };
     let body = format!(

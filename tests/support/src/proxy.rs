@@ -27,6 +27,8 @@ pub struct Request {
     pub path: String,
     /// The query as sent.
     pub query: String,
+    /// The access key that signed it.
+    pub signed_by: String,
     /// The keys that a bulk delete (`POST /bucket?delete`) names, without the bucket.
     pub keys: Vec<String>,
 }
@@ -234,7 +236,8 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    fn decide(&self, method: &str, target: &str, body: &[u8]) -> (Request, Action) {
+    fn decide(&self, method: &str, target: &str, message: &Message) -> (Request, Action) {
+        let body = &message.body;
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let mut book = lock(&self.book);
         let is_write = matches!(method, "PUT" | "POST" | "DELETE");
@@ -251,6 +254,7 @@ impl Shared {
             method: method.to_string(),
             path: percent_encoding::percent_decode_str(path).decode_utf8_lossy().into_owned(),
             query: query.to_string(),
+            signed_by: http::signer(message.header("authorization").unwrap_or_default()),
             keys,
         };
         book.log.push(request.clone());
@@ -326,7 +330,7 @@ impl Connection {
             return Ok(Next::Close);
         }
         let (method, target) = message.method_and_target();
-        let (request, action) = self.shared.decide(&method, &target, &message.body);
+        let (request, action) = self.shared.decide(&method, &target, message);
         match action {
             Action::KillBefore => {
                 self.shared.kill();

@@ -80,6 +80,19 @@ impl Pass<'_> {
     }
 
     async fn remove(&mut self, removal: &clean::Removal) {
+        let uri = &self.plan.uri;
+        let deletes = match self.tools.estate.config().storage.delete_missing(uri) {
+            Some(why) => Err(why),
+            None => self.tools.estate.lake.deleting_place(uri).await.map_err(|e| e.to_string()),
+        };
+        let deletes = match deletes {
+            Ok(place) => place,
+            Err(why) => {
+                self.out.cleanup_verdict = Some(plan::Verdict::refused(StepReason::NoDeletePermission, why));
+                return;
+            }
+        };
+        let ends = clean::Ends { reads: &self.place, deletes: &deletes };
         let rate = self.tools.rates.of(&self.plan.uri, self.tools.estate.config().limits.delete_rate);
         let name = squire_lake::uri::name(&self.plan.uri);
         let total = removal.versions.len();
@@ -101,10 +114,13 @@ impl Pass<'_> {
         };
         let progress = |n: usize| (self.tools.progress)(&format!("{name}: {n} of {total} versions removed"));
         let mut cleaned = clean::Cleaned::default();
-        let work = clean::apply_into(&mut cleaned, &self.place, removal, &rate, allowed, progress);
+        let work = clean::apply_into(&mut cleaned, ends, removal, &rate, allowed, progress);
         let done = contain::contained(&self.tools.estate.lake, "removing old versions", &self.plan.uri, work).await;
         if let Some(why) = &cleaned.stopped {
             tracing::warn!(dataset = self.plan.uri, "clean-up stopped: {why}");
+        }
+        if let Some(why) = cleaned.denied.take() {
+            self.out.cleanup_verdict = Some(plan::Verdict::refused(StepReason::NoDeletePermission, why));
         }
         // Also after a failure: what is gone is reported and recorded.
         self.out.cleaned = Some(cleaned);

@@ -120,6 +120,17 @@ pub(super) fn show(daemon: &Daemon, estate: &Estate, report: &Report, run: Uuid,
     daemon.metrics.show_fleet();
 }
 
+/// Bytes that the fleet may still rewrite today; without a budget there is no end to them.
+pub(super) async fn budget(daemon: &Daemon) {
+    match crate::budget::left(&daemon.config.config, &daemon.registry, Utc::now()).await {
+        Ok(left) => {
+            let left = left.map_or(i64::MAX, |left| i64::try_from(left).unwrap_or(i64::MAX));
+            daemon.metrics.fleet().budget_remaining.set(left);
+        }
+        Err(e) => tracing::debug!(error = %e, "what is left of the rewrite budget is not known"),
+    }
+}
+
 /// Keeps the queues' gauges fresh while this replica closed the last sweep, and drops all of them once another did.
 pub(super) async fn gauges(daemon: Arc<Daemon>) {
     let mut instant = None;
@@ -139,6 +150,7 @@ pub(super) async fn gauges(daemon: Arc<Daemon>) {
                 Err(e) => tracing::debug!(error = %e, "whether another replica closed a sweep is not known"),
             }
         }
+        budget(&daemon).await;
         if let Err(e) = daemon.bus.export(daemon.metrics.fleet()).await
             && instant.replace(()).is_none()
         {

@@ -103,6 +103,7 @@ async fn sweep(daemon: &Arc<Daemon>, due: &TickDue) -> anyhow::Result<()> {
             tracing::warn!(error = %e, "that this replica closed the sweep could not be recorded");
         }
         super::status::show(daemon, &estate, &report, run, chosen.len());
+        super::status::budget(daemon).await;
     }
     tracing::info!(%run, seen = report.totals.seen, due = chosen.len(), handed, "swept the estate");
     Ok(())

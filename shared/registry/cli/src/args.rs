@@ -34,10 +34,10 @@ pub(crate) enum Verb {
         #[arg(long)]
         name: Option<String>,
     },
-    /// Reads every record and says what does not fit together; writes nothing
+    /// Reads every record and says what does not fit together, and what the buckets of the ROOTs allow
     #[command(after_help = "Example: squire-registry check ./lake")]
     Check {
-        /// Directories or URIs whose registry is meant
+        /// Directories or URIs whose registry is meant; each bucket is tried with objects .squire-probe-* that come and go
         roots: Vec<String>,
     },
     /// Who changed what about a subject, when and why

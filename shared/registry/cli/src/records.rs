@@ -1,7 +1,7 @@
 //! `init`, `check` and `log`.
 
 use serde_json::json;
-use squire_registry::{Actor, Problem, Registry, check as check_records};
+use squire_registry::{Actor, Capabilities, Problem, Registry, Root, capabilities, check as check_records};
 use squire_service::cli::Exit;
 
 use crate::context::{Context, failure, subject};
@@ -29,6 +29,13 @@ pub(crate) async fn check(context: &Context, roots: &[String]) -> anyhow::Result
         let severity = if kind.is_error() { "error" } else { "warning" };
         text.push_str(&format!("{severity}: {kind}: {subject}: {detail}\n  to do: {fix}\n"));
     }
+    let buckets = tried(context, roots).await?;
+    for bucket in &buckets {
+        text.push_str(&format!("{}\n", bucket.bucket));
+        for (name, answer) in bucket.answers() {
+            text.push_str(&format!("  {name}: {answer}\n"));
+        }
+    }
     let found: Vec<_> = problems
         .iter()
         .map(|p| {
@@ -42,10 +49,28 @@ pub(crate) async fn check(context: &Context, roots: &[String]) -> anyhow::Result
         .collect();
     let value = json!({
         "estate": registry.id(), "name": registry.name(), "registry": registry.uri(),
-        "collections": collections, "problems": found,
+        "collections": collections, "problems": found, "buckets": buckets,
     });
     emit(&context.common, &text, &value)?;
-    Ok(if problems.iter().any(|p| p.kind.is_error()) { Exit::Failed } else { Exit::Ok })
+    let good = problems.iter().all(|p| !p.kind.is_error()) && buckets.iter().all(Capabilities::is_fit);
+    Ok(if good { Exit::Ok } else { Exit::Failed })
+}
+
+/// What the buckets of these ROOTs let us do, each bucket once.
+async fn tried(context: &Context, roots: &[String]) -> anyhow::Result<Vec<Capabilities>> {
+    let mut out: Vec<Capabilities> = Vec::new();
+    for uri in roots {
+        let root = Root::open(uri, &context.options(uri)).map_err(failure)?;
+        if out.iter().any(|known| known.bucket == root.bucket()) {
+            continue;
+        }
+        let deletes = match context.config().storage.delete_options_for(root.uri()) {
+            Some(options) => Root::open(uri, &options).map_err(failure)?,
+            None => root.clone(),
+        };
+        out.push(capabilities(&root, &deletes).await.map_err(failure)?);
+    }
+    Ok(out)
 }
 
 pub(crate) async fn log(context: &Context, text: &str) -> anyhow::Result<Exit> {

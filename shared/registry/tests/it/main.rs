@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod blocks;
+mod budget;
+mod capabilities;
 mod claims;
 mod govern;
 mod hierarchy;

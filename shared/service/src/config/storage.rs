@@ -119,6 +119,19 @@ impl Storage {
         Some(options)
     }
 
+    /// Why nothing may be deleted at `uri`, where a `delete` table applies that holds no credentials: it is empty, or one of its
+    /// credentials is (an environment variable that is not set, say). Then the credentials of everybody else are no stand-in.
+    pub fn delete_missing(&self, uri: &str) -> Option<String> {
+        let own = self.longest(uri).and_then(|p| p.delete.as_ref());
+        let delete = own.or(self.delete.as_ref())?;
+        let empty = delete.iter().find(|(key, value)| value.is_empty() && CREDENTIALS.contains(&key.as_str()));
+        match empty {
+            Some((key, _)) => Some(format!("{key} of [storage.delete] is empty")),
+            None if delete.is_empty() => Some("[storage.delete] is empty".to_string()),
+            None => None,
+        }
+    }
+
     /// Whether nothing at all is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -285,3 +285,19 @@ fn the_configuration_is_checked_and_shown() {
     assert!(ok(at, &["config", "show"]).contains("policy.retention = \"7d\""));
     assert!(ok(at, &["completion", "bash"]).contains("squire-registry"));
 }
+
+#[test]
+fn check_says_what_the_bucket_of_a_root_allows() {
+    let dir = estate();
+    let at = dir.path();
+    let before = std::fs::read_dir(at).unwrap().count();
+    let text = ok(at, &["check", "."]);
+    for line in ["  list: yes", "  put-if-absent: yes", "  delete: yes", "  copy: yes", "  versioning: no"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let value = json(at, &["check", "."]);
+    assert_eq!(value["buckets"].as_array().unwrap().len(), 1);
+    assert_eq!(value["buckets"][0]["put_if_absent"]["answer"], "yes");
+    assert_eq!(std::fs::read_dir(at).unwrap().count(), before, "nothing is left there");
+    assert_eq!(json(at, &["check"])["buckets"].as_array().unwrap().len(), 0, "no bucket is tried without a ROOT");
+}
