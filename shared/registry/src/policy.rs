@@ -44,7 +44,7 @@ pub struct Policy {
     /// The table must have been quiet for this long before a pass starts.
     #[serde(with = "human::duration")]
     pub quiet_for: Duration,
-    /// When passes may start, as `Mon-Fri 20:00-06:00 Europe/Berlin`; empty: always. See [`crate::window::Window`].
+    /// When passes may start, as `Mon-Fri 20:00-06:00 Europe/Berlin`; empty: always.
     pub window: String,
     /// Whether tables that old clients wrote may be rewritten although those clients lose an index by it.
     pub upgrade_index_format: bool,
@@ -54,7 +54,7 @@ pub struct Policy {
     /// At most this many bytes rewritten in one pass.
     #[serde(with = "human::size_option")]
     pub max_rewrite_bytes: Option<ByteSize>,
-    /// Deleted rows must be physically gone within this time.
+    /// Deleted rows must be physically gone within this time. Where it is shorter than `retention`, it takes its place.
     #[serde(with = "human::duration_option")]
     pub erase_within: Option<Duration>,
     /// The longest that a writer of this table works before it commits.

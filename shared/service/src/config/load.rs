@@ -15,7 +15,7 @@ use super::check::{self, Problem};
 use super::layer::{self, Layer, expectation, join_key, split_assignment, split_key};
 use super::nearest::{env_name, known_keys, nearest};
 use super::show::{is_secret, leaves};
-use super::{Config, ConfigError, Http, Issue, Leaf, Source};
+use super::{Config, ConfigError, Effect, Http, Issue, Leaf, Source};
 use crate::cli::{OutputFormat, print_stdout};
 
 const DEFAULT_FILE: &str = "squire.toml";
@@ -83,7 +83,8 @@ impl<P, F> Loaded<P, F> {
         lines.iter().map(|(line, source)| format!("{line:<width$}  # {source}\n")).collect()
     }
 
-    /// What `--check-config` says of a configuration without mistakes.
+    /// What `--check-config` says of a configuration without mistakes: one line, and one for each value that was set and
+    /// has no effect yet.
     pub fn checked_text(&self) -> String {
         let set = self.leaves.iter().filter(|leaf| leaf.source != Source::Default).count();
         let from = match &self.file {
@@ -91,7 +92,13 @@ impl<P, F> Loaded<P, F> {
             Some(path) => path.display().to_string(),
             None => "no file".to_owned(),
         };
-        format!("configuration ok: {from}; {set} of {} values set, the rest are defaults\n", self.leaves.len())
+        let mut text =
+            format!("configuration ok: {from}; {set} of {} values set, the rest are defaults\n", self.leaves.len());
+        let set = self.leaves.iter().filter(|leaf| leaf.source != Source::Default);
+        for leaf in set.filter(|leaf| Effect::of(&leaf.key).is_some_and(Effect::is_not_yet)) {
+            text.push_str(&format!("no effect yet: {} ({})\n", leaf.key, leaf.source));
+        }
+        text
     }
 
     /// `config show` in the format that was asked for; HTML and Markdown show the text.

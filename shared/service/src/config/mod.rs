@@ -5,6 +5,7 @@
 //! one, and every value knows where it came from ([`Loaded::leaves`]).
 
 mod check;
+mod effect;
 mod error;
 mod layer;
 mod load;
@@ -14,6 +15,7 @@ mod show;
 mod storage;
 
 pub use check::Problem;
+pub use effect::{Effect, Program};
 pub use error::{ConfigError, ConfigErrorKind, Issue};
 pub use layer::Source;
 pub use load::{Loaded, Loader, Validator};

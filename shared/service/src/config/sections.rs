@@ -29,21 +29,23 @@ pub struct Config<P, F> {
     pub registry: Registry,
     /// Object-store options, as Lance names them.
     pub storage: Storage,
-    /// The estate's default policy; the same keys as in a policy record.
+    /// The estate's default policy. The same keys stand in a policy record (`squire-registry policy set`), which replaces
+    /// this section whole for what it governs.
     pub policy: P,
-    /// What no policy gets below.
+    /// What no policy gets below; a policy that asks for less is raised, and the report says so.
     pub floors: F,
     /// What one process may use.
     pub limits: Limits,
-    /// What the whole fleet may spend.
+    /// What the whole fleet may spend; what is not set is not bounded.
     pub budget: Budget,
-    /// What requests and storage cost, for the `cost` figures and `budget.cost_per_day`.
+    /// What requests and storage cost, in one currency of your choice, for the `cost` figures and `budget.cost_per_day`.
+    /// With none of them set `cost` is null.
     pub prices: Prices,
     /// The share of the datasets that is maintained.
     pub rollout: Rollout,
     /// How long things wait before they go.
     pub grace: Grace,
-    /// When the daemons start their work.
+    /// When the daemons start their work: cron expressions of six fields, the first of them seconds.
     pub schedule: Schedule,
     /// How messages travel.
     pub bus: Bus,
@@ -113,16 +115,16 @@ pub enum Maintain {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Estate {
-    /// Name of the estate, used when a registry is made. Default `default`.
+    /// Name of the estate, used when a registry is made.
     pub name: String,
-    /// How far Squire may go. Default `maintain`.
+    /// How far Squire may go.
     pub mode: Mode,
-    /// Roots that are scanned beside the registered warehouses. Default none.
+    /// Roots that are scanned beside the registered warehouses: directories or URIs. A ROOT given by hand takes their place.
     pub roots: Vec<String>,
     /// Whether nobody outside this estate reads or clones what lies under `roots`. `false`
-    /// refuses cleanup and reclaim there (`not_exclusive`). Default `true`; every report says so.
+    /// refuses cleanup and reclaim there (`not_exclusive`). Every report says what is set.
     pub exclusive: bool,
-    /// Which datasets are maintained. Default `all`.
+    /// Which datasets are maintained.
     pub maintain: Maintain,
     /// Globs over displayed names; when not empty, only what matches is maintained.
     pub include: Vec<String>,
@@ -130,10 +132,10 @@ pub struct Estate {
     pub exclude: Vec<String>,
     /// Rows per fragment by tier; a table given here replaces the default, `{}` switches tiers off.
     pub tiers: BTreeMap<String, u64>,
-    /// Size of a fragment, by the widest fragment's bytes per row. Default 1 GiB.
+    /// Size of a fragment, by the widest fragment's bytes per row.
     #[serde(with = "human::size")]
     pub target_bytes: ByteSize,
-    /// A table smaller than this is merged whole, a larger one grows in steps. Default 1 MiB.
+    /// A table smaller than this is merged whole, a larger one grows in steps.
     #[serde(with = "human::size")]
     pub small_bytes: ByteSize,
 }
@@ -160,8 +162,8 @@ impl Default for Estate {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Registry {
-    /// The control root. Default: the nearest `_squire` at or above a ROOT. A root named here
-    /// must exist.
+    /// The control root; the flag `--registry` sets it too. When it is not set, the nearest `_squire` at or above a ROOT.
+    /// A root named here must exist (`squire-registry init`).
     pub root: Option<String>,
 }
 
@@ -169,14 +171,14 @@ pub struct Registry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Sum of the admitted memory estimates. Default 4 GiB.
+    /// Memory that the work of one process may take together; Lance's caches stay below a quarter of it.
     #[serde(with = "human::size")]
     pub memory: ByteSize,
-    /// Datasets worked on at once. Default 4.
+    /// Datasets worked on at once.
     pub concurrency: usize,
-    /// Deletes per second and bucket, for the whole fleet. Default 100.
+    /// Deletes per second and bucket, for the whole fleet.
     pub delete_rate: u32,
-    /// A compaction above this is shared among workers. Default 20 GiB.
+    /// A compaction above this is shared among workers.
     #[serde(with = "human::size")]
     pub distribute_above: ByteSize,
 }
@@ -225,7 +227,7 @@ pub struct Prices {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rollout {
-    /// Share of the datasets that is maintained, 0 to 100, by hash of the URI. Default 100.
+    /// Share of the datasets that is maintained, 0 to 100, by hash of the URI.
     pub percent: u8,
 }
 
@@ -239,19 +241,19 @@ impl Default for Rollout {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Grace {
-    /// How long a dropped table can be undropped. Default 7 days.
+    /// How long a dropped table can be undropped.
     #[serde(with = "human::duration")]
     pub trash: Duration,
-    /// How long reclaimed objects stay in quarantine. Default 7 days.
+    /// How long reclaimed objects stay in quarantine.
     #[serde(with = "human::duration")]
     pub quarantine: Duration,
-    /// How long a stopping daemon may finish what it does. Default 5 minutes.
+    /// How long a stopping daemon may finish what it does.
     #[serde(with = "human::duration")]
     pub drain: Duration,
-    /// How long a claim holds without renewal. Default 90 seconds.
+    /// How long a claim holds without renewal.
     #[serde(with = "human::duration")]
     pub claim_ttl: Duration,
-    /// How long superseded records stay readable. Default 400 days.
+    /// How long superseded records stay readable.
     #[serde(with = "human::duration")]
     pub record_history: Duration,
 }
@@ -273,11 +275,11 @@ impl Default for Grace {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
-    /// When a maintenance sweep starts. Default every ten minutes.
+    /// When a maintenance sweep starts.
     pub maintenance: String,
-    /// When a reconcile run starts. Default 02:30.
+    /// When a reconcile run starts.
     pub reconcile: String,
-    /// IANA time zone in which the expressions are read. Default `UTC`.
+    /// IANA time zone in which the expressions are read.
     pub timezone: String,
     /// Ranges of days, `2026-12-20/2027-01-02`, both ends included, in which nothing starts.
     pub blackout: Vec<String>,
@@ -312,7 +314,7 @@ pub enum BusKind {
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bus {
-    /// Which bus. Default `embedded`.
+    /// Which bus.
     pub kind: BusKind,
     /// Server URL, for `nats`; several servers of one cluster are parted by commas.
     pub url: Option<String>,
@@ -328,13 +330,14 @@ pub struct Bus {
     pub credentials: Option<String>,
     /// TLS files, for `nats`.
     pub tls: Option<BusTls>,
-    /// A delivery without a sign of progress for this long goes to another worker. At most, and by default, a third of
-    /// `grace.claim_ttl`.
+    /// A delivery without a sign of progress for this long goes to another worker. At most, and when it is not set, a
+    /// third of `grace.claim_ttl`.
     #[serde(with = "human::duration::option")]
     pub ack_wait: Option<Duration>,
-    /// Attempts after which a message becomes a dead letter; a hand-back is no attempt. Default 5.
+    /// Attempts after which a message becomes a dead letter; a hand-back is no attempt.
     pub max_attempts: u32,
-    /// Copies of each stream in a NATS cluster. Default: 1 for a stream that is made, unchanged for one that exists.
+    /// Copies of each stream in a NATS cluster. When it is not set, 1 for a stream that is made, unchanged for one that
+    /// exists.
     pub replicas: Option<usize>,
 }
 
@@ -393,8 +396,7 @@ pub struct BusTls {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// Address to listen on. Default `127.0.0.1` and 9464 (maintenance), 9465 (reconcile) or
-    /// 9466 (index-build).
+    /// Address to listen on. Each daemon has a default port of its own.
     pub listen: SocketAddr,
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod config_reference;
+
 use std::path::Path;
 
 use assert_cmd::Command;

@@ -1,0 +1,100 @@
+//! Which programs a key has an effect on. The only place that says so: the configuration's reference page and
+//! `--check-config` are made from it.
+
+use strum::Display;
+
+use super::layer::split_key;
+
+/// A program of the project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
+pub enum Program {
+    /// The maintenance command and daemon.
+    #[strum(serialize = "squire-maintenance")]
+    Maintenance,
+    /// The reconcile command and daemon.
+    #[strum(serialize = "squire-reconcile")]
+    Reconcile,
+    /// The command and daemon that build indices.
+    #[strum(serialize = "squire-index-build")]
+    IndexBuild,
+    /// The admin command.
+    #[strum(serialize = "squire-registry")]
+    Registry,
+}
+
+use Program::{IndexBuild, Maintenance, Reconcile, Registry};
+
+/// What setting a key changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It changes what these programs do.
+    Now(&'static [Program]),
+    /// The same, with what the key promises and these programs do not do yet.
+    Partly(&'static [Program], &'static str),
+    /// It is read and checked and changes nothing yet; it is meant for these programs.
+    NotYet(&'static [Program]),
+}
+
+impl Effect {
+    /// The effect of a dotted key or section; that of the section where the key has no line of its own. `None` for what
+    /// is no section.
+    pub fn of(key: &str) -> Option<Self> {
+        let path = split_key(key).ok()?;
+        let fits = |pattern: &str| {
+            let parts: Vec<&str> = pattern.split('.').collect();
+            parts.len() <= path.len() && parts.iter().zip(&path).all(|(part, name)| *part == "*" || part == name)
+        };
+        let found = EFFECTS.iter().filter(|(pattern, _)| fits(pattern));
+        found.max_by_key(|(pattern, _)| pattern.split('.').count()).map(|(_, effect)| *effect)
+    }
+
+    /// The programs, of now or of later.
+    pub fn programs(self) -> &'static [Program] {
+        let (Self::Now(programs) | Self::Partly(programs, _) | Self::NotYet(programs)) = self;
+        programs
+    }
+
+    /// Whether setting the key changes nothing yet.
+    pub fn is_not_yet(self) -> bool {
+        matches!(self, Self::NotYet(_))
+    }
+}
+
+const DAEMONS: &[Program] = &[Maintenance, Reconcile, IndexBuild];
+
+/// Sections, and the keys that differ from their section; the longest line that fits a key holds. `*` is any one name.
+const EFFECTS: [(&str, Effect); 30] = [
+    ("estate", Effect::Now(&[Maintenance])),
+    ("estate.name", Effect::Now(&[Maintenance, Registry])),
+    ("estate.roots", Effect::Now(&[Maintenance, Registry])),
+    ("registry", Effect::Now(&[Maintenance, Registry])),
+    ("storage", Effect::Now(&[Maintenance, Registry])),
+    ("storage.delete", Effect::NotYet(&[Maintenance, Reconcile])),
+    ("storage.*.delete", Effect::NotYet(&[Maintenance, Reconcile])),
+    ("policy", Effect::Now(&[Maintenance, Registry])),
+    (
+        "policy.erase_within",
+        Effect::Partly(&[Maintenance, Registry], "it shortens the retention, and starts no rewrite."),
+    ),
+    ("policy.longest_write", Effect::NotYet(&[Reconcile])),
+    ("policy.required_indices.build", Effect::NotYet(&[IndexBuild])),
+    ("floors", Effect::Now(&[Maintenance, Registry])),
+    ("limits", Effect::Now(&[Maintenance])),
+    ("limits.memory", Effect::Partly(&[Maintenance], "it bounds the caches; work is not admitted by its estimate.")),
+    ("limits.delete_rate", Effect::Partly(&[Maintenance], "each process counts for itself.")),
+    ("limits.distribute_above", Effect::NotYet(&[Maintenance])),
+    ("budget", Effect::NotYet(DAEMONS)),
+    ("prices", Effect::Now(&[Maintenance])),
+    ("prices.stored_gib_month", Effect::NotYet(&[Maintenance, Reconcile])),
+    ("rollout", Effect::Now(&[Maintenance])),
+    ("grace", Effect::NotYet(DAEMONS)),
+    ("grace.trash", Effect::Now(&[Registry])),
+    ("grace.quarantine", Effect::NotYet(&[Reconcile])),
+    ("grace.claim_ttl", Effect::Now(&[Maintenance])),
+    ("grace.record_history", Effect::Now(&[Maintenance, Registry])),
+    ("schedule", Effect::NotYet(&[Maintenance, Reconcile])),
+    ("schedule.maintenance", Effect::NotYet(&[Maintenance])),
+    ("schedule.reconcile", Effect::NotYet(&[Reconcile])),
+    ("bus", Effect::NotYet(DAEMONS)),
+    ("http", Effect::NotYet(DAEMONS)),
+];
