@@ -13,7 +13,7 @@
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
-//! - [`claims`], `state`, `schedule`, [`runs`]: what a running fleet writes.
+//! - [`claims`], `state`, `schedule`, `work`, [`runs`]: what a running fleet writes.
 //!
 //! Only this crate knows record bytes.
 
@@ -46,6 +46,7 @@ mod store;
 pub mod subject;
 pub mod trash;
 pub mod window;
+mod work;
 
 pub use actor::Actor;
 pub use blocks::{Block, BlockInfo, BlockKind};
@@ -73,3 +74,4 @@ pub use runs::{
 pub use snapshot::Snapshot;
 pub use storage::{Root, StorageOptions, canonical_uri, join_uri, local_path, within};
 pub use subject::Subject;
+pub use work::{WorkObject, WorkPart};

@@ -18,3 +18,4 @@ mod subjects;
 mod support;
 mod trash;
 mod unreadable;
+mod work;
