@@ -31,6 +31,7 @@ mod s3;
 mod s3_estate;
 mod signals;
 mod skips;
+mod slices;
 mod two_sweeps;
 mod verification;
 mod yielding;
