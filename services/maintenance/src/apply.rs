@@ -27,6 +27,7 @@ use crate::state::WaitingFor;
 
 mod cleanup;
 mod pass;
+pub mod slices;
 mod yielding;
 
 use pass::Pass;
@@ -183,27 +184,27 @@ pub async fn apply(
     if plan.is_empty() {
         return Applied::default();
     }
-    if let Err(skip) = recheck(tools, look).await {
-        return Applied { skipped: Some(skip), ..Applied::default() };
-    }
-    let claim = match tools.registry.claim(&plan.uri, tools.estate.run, tools.estate.config().grace.claim_ttl).await {
-        Ok(ClaimOutcome::Held(claim)) => claim,
-        Ok(ClaimOutcome::Taken { by, .. }) => {
-            return Applied::skip(
-                SkipReason::Claimed,
-                format!("{} on {} works on it (process {})", by.actor.who, by.actor.host, by.actor.pid),
-            );
-        }
-        Err(e) => return Applied::skip(SkipReason::RegistryUnreadable, e.to_string()),
+    run(tools, plan, look, governance, waiting_for, None).await
+}
+
+/// Under a claim: the rounds of a plan, or the landing of what slices have stored.
+async fn run(
+    tools: &Tools,
+    plan: &DatasetPlan,
+    look: &Look,
+    governance: &Governance,
+    waiting_for: Option<&WaitingFor>,
+    stored: Option<slices::Landing>,
+) -> Applied {
+    let (claim, renewing) = match hold(tools, plan, look).await {
+        Ok(held) => held,
+        Err(skip) => return Applied { skipped: Some(skip), ..Applied::default() },
     };
-    if let Err(e) = yielding::bury(tools, &claim).await {
-        tracing::warn!(dataset = plan.uri, error = %e, "the end of the run that died here could not be recorded");
-    }
-    let (claim, renewing) = keep_renewed(claim, tools.estate.config().grace.claim_ttl);
     let mut applied = match prepare(tools, plan).await {
         Ok(()) => {
             // A panic must not keep the claim and the task that renews it.
-            let pass = async { Ok(Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for)).await) };
+            let pass =
+                async { Ok(Box::pin(Pass::run(tools, plan, look, governance, &claim, waiting_for, stored)).await) };
             contain::contained(&tools.estate.lake, "the pass", &plan.uri, pass).await.unwrap_or_else(|e| {
                 let mut applied = Applied::default();
                 applied.fail("pass", &e);
@@ -212,17 +213,42 @@ pub async fn apply(
         }
         Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
     };
-    renewing.abort();
-    if let Some(claim) = claim.lock().await.take()
-        && let Err(e) = claim.release().await
-    {
-        tracing::warn!(dataset = plan.uri, error = %e, "the claim could not be released; it expires by itself");
-    }
+    let_go(claim, renewing, &plan.uri).await;
     if let Err(e) = close_entry(tools, plan, &applied).await {
         let error = squire_lake::Error::new(Kind::Transient, "closing the audit record", &plan.uri).because(e);
         applied.fail("record", &error);
     }
     applied
+}
+
+/// Asks the registry once more and takes the dataset's claim, which is renewed until it is let go.
+async fn hold(
+    tools: &Tools,
+    plan: &DatasetPlan,
+    look: &Look,
+) -> Result<(SharedClaim, tokio::task::JoinHandle<()>), Skip> {
+    recheck(tools, look).await?;
+    let claim = match tools.registry.claim(&plan.uri, tools.estate.run, tools.estate.config().grace.claim_ttl).await {
+        Ok(ClaimOutcome::Held(claim)) => claim,
+        Ok(ClaimOutcome::Taken { by, .. }) => {
+            let detail = format!("{} on {} works on it (process {})", by.actor.who, by.actor.host, by.actor.pid);
+            return Err(Skip { reason: SkipReason::Claimed, detail });
+        }
+        Err(e) => return Err(Skip { reason: SkipReason::RegistryUnreadable, detail: e.to_string() }),
+    };
+    if let Err(e) = yielding::bury(tools, &claim).await {
+        tracing::warn!(dataset = plan.uri, error = %e, "the end of the run that died here could not be recorded");
+    }
+    Ok(keep_renewed(claim, tools.estate.config().grace.claim_ttl))
+}
+
+async fn let_go(claim: SharedClaim, renewing: tokio::task::JoinHandle<()>, uri: &str) {
+    renewing.abort();
+    if let Some(claim) = claim.lock().await.take()
+        && let Err(e) = claim.release().await
+    {
+        tracing::warn!(dataset = uri, error = %e, "the claim could not be released; it expires by itself");
+    }
 }
 
 type SharedClaim = Arc<Mutex<Option<Claim>>>;

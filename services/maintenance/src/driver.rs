@@ -14,7 +14,7 @@ use squire_lake::refs::{CloneGraph, KeepSet};
 use squire_lake::{contain, uri};
 use squire_registry::{Block, BlockKind, Governance, Subject};
 use squire_service::report::{
-    Dataset, Finding, FindingKind, FindingSubject, Incomplete, Outcome, SkipReason, StepReason,
+    Dataset, FailureKind, Finding, FindingKind, FindingSubject, Incomplete, Outcome, SkipReason, StepReason,
 };
 
 use crate::admit::{self, Skip};
@@ -25,6 +25,8 @@ use crate::memory;
 use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
 use crate::report::{self, Seen};
 use crate::state::{DatasetState, Failure, RETRY, WaitingFor};
+
+pub mod slices;
 
 /// Which of the estate's datasets a run is about.
 #[derive(Debug, Clone, Default)]
@@ -241,7 +243,7 @@ fn names(estate: &Estate, selection: &Selection, dataset: &str) -> bool {
     })
 }
 
-async fn load_states(estate: &Estate, wanted: &BTreeSet<String>) -> HashMap<String, DatasetState> {
+pub(crate) async fn load_states(estate: &Estate, wanted: &BTreeSet<String>) -> HashMap<String, DatasetState> {
     let Some(registry) = &estate.registry else { return HashMap::new() };
     match registry.load_state(wanted.iter()).await {
         Ok(states) => states,
@@ -582,6 +584,11 @@ async fn apply_contained(tools: &Tools, p: &Planned) -> Applied {
 
 async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) -> Option<Filed> {
     let mut state = p.state.clone();
+    let again = applied.failures.values().any(|(kind, _)| *kind == FailureKind::Transient);
+    // A compaction in slices is over, unless it was put off or may be tried again.
+    if applied.skipped.is_none() && !again && !tools.shutdown.is_requested() {
+        state.distributed = None;
+    }
     let now = tools.estate.now();
     let window = p.governance.policy.policy.yield_window;
     let before = state.waiting_for.take().filter(|w| w.goes_on(window, now));

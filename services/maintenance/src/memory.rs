@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use squire_lake::compact::stored::Slice;
 use tokio::sync::Notify;
 
 use crate::plan::{DatasetPlan, Layout};
@@ -37,6 +38,11 @@ pub fn estimate(layout: &Layout, plan: &DatasetPlan) -> u64 {
         most = most.max(compact).max(fold);
     }
     BASE + most
+}
+
+/// Bytes that a slice of a compaction may hold at once: its batches. The indices are remapped by the commit.
+pub fn of_slice(slice: &Slice) -> u64 {
+    BASE + BATCHES * TASKS.min(slice.tasks.len() as u64)
 }
 
 /// Who may be in memory at once. Cheap to clone; clones share the budget.

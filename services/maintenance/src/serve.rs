@@ -6,6 +6,7 @@
 //! done.
 
 mod clock;
+mod slices;
 mod status;
 mod tables;
 mod tick;
@@ -19,7 +20,7 @@ use anyhow::Context as _;
 use chrono::{DateTime, Utc};
 use squire_lake::Lake;
 use squire_registry::{Floors, Policy, Registry};
-use squire_service::bus::{Bus, Settings as BusSettings};
+use squire_service::bus::{Bus, Queue, Settings as BusSettings};
 use squire_service::cli::{Exit, Failure};
 use squire_service::clock::Clock;
 use squire_service::config::{BusKind, Loaded, Mode};
@@ -87,10 +88,15 @@ pub(crate) async fn run(config: Loaded<Policy, Floors>, metrics: Metrics, comman
     loops.spawn(tick::run(daemon.clone()));
     loops.spawn(tables::run(daemon.clone()));
     loops.spawn(status::gauges(daemon.clone()));
-    for _ in 0..daemon.config.config.limits.concurrency.max(1) {
+    let mut queues = vec![Queue::Pass; daemon.config.config.limits.concurrency.max(1)];
+    if daemon.config.config.bus.kind == BusKind::Nats {
+        // Slots of their own, so that passes cannot keep slices waiting, nor slices commits.
+        queues.extend([Queue::Slice, Queue::Commit]);
+    }
+    for queue in queues {
         // On a thread of its own: a pass holds borrows over awaits that no spawned task may hold.
         let (daemon, runtime) = (daemon.clone(), tokio::runtime::Handle::current());
-        loops.spawn_blocking(move || runtime.block_on(worker::run(daemon)));
+        loops.spawn_blocking(move || runtime.block_on(worker::run(daemon, queue)));
     }
     daemon.shutdown.requested().await;
     tracing::info!("draining: what is in work is finished or handed back");

@@ -20,6 +20,9 @@ pub struct DatasetState {
     pub rewritten: Vec<(DateTime<Utc>, u64)>,
     /// Somebody else's long work that keeps the pass waiting.
     pub waiting_for: Option<WaitingFor>,
+    /// A compaction that is in work in slices: until it is committed or given up the dataset is left to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distributed: Option<Distributed>,
     /// The last failure that must not be repeated before HEAD moves.
     pub failure: Option<Failure>,
 }
@@ -43,6 +46,21 @@ impl WaitingFor {
         let over = (window * 2).max(chrono::Duration::hours(1));
         now.signed_duration_since(self.seen) <= over
     }
+}
+
+/// A compaction in slices, whose plan lies under its run in the registry's `work`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Distributed {
+    /// The run of the compaction, which is its own: its stamp and its objects are nobody else's.
+    pub run: uuid::Uuid,
+    /// The run whose pass handed it out.
+    pub asked_by: uuid::Uuid,
+    /// When.
+    pub at: DateTime<Utc>,
+    /// The version that it reads.
+    pub read_version: u64,
+    /// How many slices there are, numbered from 0.
+    pub slices: u32,
 }
 
 /// A failure at a HEAD.

@@ -12,6 +12,7 @@ use lance::Dataset;
 use lance::dataset::CommitBuilder;
 use lance::dataset::transaction::{Operation, TransactionBuilder};
 use object_store::ObjectStoreExt as _;
+use uuid::Uuid;
 
 use crate::handle::Place;
 use crate::stamp::Stamper;
@@ -112,6 +113,22 @@ async fn unnamed_since(place: &Place, read_version: u64, outputs: &Outputs) -> R
         }
     }
     Ok(true)
+}
+
+/// The versions after `read_version` that a run's step committed, by their stamps. A version that is gone is not asked.
+///
+/// # Errors
+/// `Transient` or `Damaged` when a manifest could not be read: then it is not known.
+pub async fn stamped(place: &Place, read_version: u64, run: Uuid, step: &str) -> Result<Vec<u64>> {
+    let (_, versions, _) = look::reread_refs(place).await?;
+    let mut out = Vec::new();
+    for (version, path) in versions.range(read_version + 1..) {
+        let facts = manifest::read(place.objects().as_ref(), &place.uri, &place.below(path)?).await?;
+        if facts.stamp.is_some_and(|s| s.run == run.to_string() && s.step == step) {
+            out.push(*version);
+        }
+    }
+    Ok(out)
 }
 
 pub(crate) async fn remove(place: &Place, outputs: &Outputs) -> u64 {

@@ -24,13 +24,15 @@ use crate::handle::Place;
 use crate::stamp::Stamper;
 use crate::{Error, Kind, Lake, Result, contain};
 
+pub mod stored;
+
 /// Above this many rows the remap is kept compact: the direct map took 28 GB for 500 M rows (facts/pains, C6).
 const DIRECT_REMAP_ROWS: u64 = 10_000_000;
 /// The bytes that one batch of the reader aims at.
 const BATCH_BYTES: u64 = 32 << 20;
 
 /// How tasks are executed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Settings {
     /// Rows per output fragment; a task of R rows makes `max(1, R / target_rows)` fragments.
     pub target_rows: u64,
@@ -43,9 +45,11 @@ pub struct Settings {
 }
 
 /// The result of one executed task, not yet committed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Rewritten {
     result: RewriteResult,
+    /// It was read back from where every process of the fleet can read it.
+    stored: bool,
 }
 
 impl Rewritten {
@@ -133,7 +137,7 @@ pub async fn execute(
                 let work = async {
                     task.execute(dataset)
                         .await
-                        .map(|result| Rewritten { result })
+                        .map(|result| Rewritten { result, stored: false })
                         .map_err(|e| Error::lance("rewriting fragments", &uri, e))
                 };
                 contain::contained(lake, "rewriting fragments", &uri, work).await
@@ -147,7 +151,8 @@ pub async fn execute(
 /// Commits executed tasks as two stamped transactions: reserve, then rewrite at the tasks' read version.
 ///
 /// # Errors
-/// `Conflict` when somebody was first. Second value: bytes that stay behind on disk because the loss is not proven.
+/// `Conflict` when somebody was first. Second value: bytes that stay behind on disk because the loss is not proven. The data
+/// files of stored results always stay: another process may have committed them, or may do so later.
 pub async fn land(
     lake: &Lake,
     place: &Place,
@@ -157,19 +162,26 @@ pub async fn land(
     slice: u32,
 ) -> std::result::Result<Landed, (Error, u64)> {
     let mut outputs = outputs_of(&done);
+    let stored = done.iter().any(|d| d.stored).then_some(outputs.bytes);
     let read_version = done.iter().map(|d| d.result.read_version).min().unwrap_or(dataset.version_id());
     match try_land(lake, dataset, done, stamper, slice, read_version, &mut outputs).await {
         Ok(landed) => Ok(landed),
         Err(error) => {
+            if let Some(data) = stored {
+                outputs.files.clear();
+                outputs.bytes -= data;
+            }
             let stranded = commit::abandon(place, read_version, &error, &outputs).await;
-            Err((error, stranded))
+            Err((error, stranded + stored.unwrap_or(0)))
         }
     }
 }
 
 /// Removes results that were never offered to a commit: they cannot be named by anybody. Returns the bytes left behind.
+/// Stored results stay.
 pub async fn discard(place: &Place, done: Vec<Rewritten>) -> u64 {
-    commit::remove(place, &outputs_of(&done)).await
+    let (stored, own): (Vec<_>, Vec<_>) = done.into_iter().partition(|d| d.stored);
+    outputs_of(&stored).bytes + commit::remove(place, &outputs_of(&own)).await
 }
 
 /// What executed tasks wrote, before their commit.

@@ -162,9 +162,11 @@ impl Watch {
         self.seen.is_empty()
     }
 
-    /// Files and index directories that this pass wrote itself.
+    /// Files and index directories that this pass, or a slice of it, wrote itself.
     pub fn ours(&mut self, outputs: &Outputs) {
         self.ours.extend(outputs.files.iter().chain(&outputs.directories).cloned());
+        let ours = &self.ours;
+        self.seen.retain(|path, _| work_of(path).is_none_or(|key| !ours.contains(&key)));
     }
 
     fn sight(&mut self, entries: &[Entry], at: Instant, now: DateTime<Utc>) {

@@ -14,7 +14,7 @@
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
-//! - [`claims`], `state`, `schedule`, `budget`, [`runs`]: what a running fleet writes.
+//! - [`claims`], `state`, `schedule`, `budget`, `work`, [`runs`]: what a running fleet writes.
 //!
 //! Only this crate knows record bytes.
 
@@ -49,6 +49,7 @@ mod store;
 pub mod subject;
 pub mod trash;
 pub mod window;
+mod work;
 
 pub use actor::Actor;
 pub use blocks::{Block, BlockInfo, BlockKind};
@@ -77,3 +78,4 @@ pub use runs::{
 pub use snapshot::Snapshot;
 pub use storage::{Root, StorageOptions, canonical_uri, join_uri, local_path, within};
 pub use subject::Subject;
+pub use work::{WorkObject, WorkPart};

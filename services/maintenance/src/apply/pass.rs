@@ -16,6 +16,7 @@ use squire_registry::{
 };
 use squire_service::report::SkipReason;
 
+use super::slices::Landing;
 use super::yielding::{Stopped, Yielding};
 use super::{After, Applied, Filed, MAX_CONFLICTS, SharedClaim, Tools, recheck};
 use crate::admit::Skip;
@@ -33,12 +34,12 @@ pub(super) struct Pass<'a> {
     pub(super) stamper: Stamper,
     pub(super) slice: u32,
     /// The last lost race of each step that nothing has won since.
-    lost: BTreeMap<&'static str, squire_lake::Error>,
+    pub(super) lost: BTreeMap<&'static str, squire_lake::Error>,
     pub(super) out: Applied,
 }
 
 /// Why a pass stops before its end.
-enum Stop {
+pub(super) enum Stop {
     Forbidden(Skip),
     Failed,
 }
@@ -51,6 +52,7 @@ impl<'a> Pass<'a> {
         governance: &'a Governance,
         claim: &'a SharedClaim,
         waiting_for: Option<&WaitingFor>,
+        stored: Option<Landing>,
     ) -> Applied {
         let place = match tools.estate.lake.place(&plan.uri).await {
             Ok(place) => place,
@@ -60,7 +62,8 @@ impl<'a> Pass<'a> {
                 return out;
             }
         };
-        let yielding = match Yielding::begin(tools, &place, look, governance, waiting_for).await {
+        let ours = stored.as_ref().map(Landing::outputs).unwrap_or_default();
+        let yielding = match Yielding::begin(tools, &place, look, governance, waiting_for, &ours).await {
             Ok(yielding) => yielding,
             Err(Stopped { skip, file }) => {
                 return Applied { skipped: Some(skip), waits_for: file, ..Applied::default() };
@@ -84,7 +87,12 @@ impl<'a> Pass<'a> {
         pass.out.opened = true;
         // Contained here and not only above: what was committed before a panic is still recorded.
         let lake = &tools.estate.lake;
-        let rounds = async { Ok(Box::pin(pass.rounds(governance)).await) };
+        let rounds = async {
+            Ok(match stored {
+                Some(landing) => Box::pin(pass.land_stored(landing, governance)).await,
+                None => Box::pin(pass.rounds(governance)).await,
+            })
+        };
         let rounds = contain::contained(lake, "the pass", &plan.uri, rounds).await;
         // Every race was lost to the end and there is still work: that is no "nothing to gain".
         for (step, e) in std::mem::take(&mut pass.lost).into_iter().filter(|_| matches!(rounds, Ok(Ok(())))) {
@@ -239,7 +247,7 @@ impl<'a> Pass<'a> {
         round
     }
 
-    async fn reopen(&mut self) -> Result<Arc<Dataset>, Stop> {
+    pub(super) async fn reopen(&mut self) -> Result<Arc<Dataset>, Stop> {
         match self.tools.estate.lake.open(&self.plan.uri).await {
             Ok(dataset) => Ok(Arc::new(dataset)),
             Err(e) => {
@@ -249,7 +257,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    async fn relayout(&mut self, handle: &Dataset, layout: &Layout) -> Result<Layout, Stop> {
+    pub(super) async fn relayout(&mut self, handle: &Dataset, layout: &Layout) -> Result<Layout, Stop> {
         match squire_lake::look::head_of(&self.place, handle, &self.look.listing).await {
             Ok((facts, fragments, indices)) => {
                 self.out.after =
@@ -263,7 +271,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn stopping(&self) -> bool {
+    pub(super) fn stopping(&self) -> bool {
         self.tools.shutdown.is_requested()
     }
 
@@ -308,6 +316,17 @@ impl<'a> Pass<'a> {
         if done.is_empty() {
             return Ok(None);
         }
+        self.land(handle, layout, done, started).await
+    }
+
+    /// Lands executed tasks and verifies them. `None` after a conflict.
+    pub(super) async fn land(
+        &mut self,
+        handle: &Arc<Dataset>,
+        layout: &Layout,
+        done: Vec<Rewritten>,
+        started: Instant,
+    ) -> Result<Option<(Arc<Dataset>, Vec<u64>)>, Stop> {
         if let Err(stop) = self.may_commit(&compact::outputs_of(&done)).await {
             self.out.stranded += compact::discard(&self.place, done).await;
             return Err(stop);

@@ -26,13 +26,14 @@ pub(super) enum Yielding {
 }
 
 impl Yielding {
-    /// Before a pass: waits until it is clear whether somebody is at work.
+    /// Before a pass: waits until it is clear whether somebody is at work. `ours` is what slices of this run have written.
     pub(super) async fn begin(
         tools: &Tools,
         place: &Place,
         look: &Look,
         governance: &Governance,
         waiting_for: Option<&WaitingFor>,
+        ours: &Outputs,
     ) -> Result<Self, Stopped> {
         let now = tools.estate.now();
         let window = governance.policy.policy.yield_window;
@@ -58,6 +59,7 @@ impl Yielding {
             return Err(active(&AtWork { path: file.path.clone(), modified: file.modified, files: suspicious.len() }));
         }
         let mut watch = Watch::new(place.clone(), look, window, explained, now);
+        watch.ours(ours);
         settle(tools, &mut watch).await?;
         Ok(Self::Patient(Box::new(watch)))
     }

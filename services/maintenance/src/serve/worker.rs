@@ -10,7 +10,7 @@ use squire_service::config::Mode;
 use squire_service::report::{Dataset, FailureKind, OutcomeKind, ReportKind, SkipReason};
 use tracing::Instrument as _;
 
-use super::{BACK_OFF, Daemon, PULL, subject, tick};
+use super::{BACK_OFF, Daemon, PULL, slices, subject, tick};
 use crate::apply::{Applied, Filed};
 use crate::driver::{self, Case, Planned};
 use crate::estate::Estate;
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// What is said of a message.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     /// Done, or nothing to do.
     Done,
     /// Not now, and not its fault.
@@ -31,15 +31,15 @@ enum Verdict {
     Retry(Duration),
 }
 
-/// Takes passes until a stop.
-pub(super) async fn run(daemon: Arc<Daemon>) {
+/// Takes passes, slices or commits until a stop.
+pub(super) async fn run(daemon: Arc<Daemon>, queue: Queue) {
     let mut consumer: Option<Consumer> = None;
     while !daemon.shutdown.is_requested() {
         if consumer.is_none() {
-            match daemon.bus.consumer(Queue::Pass).await {
+            match daemon.bus.consumer(queue.clone()).await {
                 Ok(opened) => consumer = Some(opened),
                 Err(e) => {
-                    tracing::warn!(error = %e, "the queue of passes cannot be opened; it is tried again");
+                    tracing::warn!(error = %e, ?queue, "a queue of work cannot be opened; it is tried again");
                     daemon.pause(BACK_OFF).await;
                     continue;
                 }
@@ -54,7 +54,7 @@ pub(super) async fn run(daemon: Arc<Daemon>) {
             Ok(Some(delivery)) => handle(&daemon, delivery).await,
             Ok(None) => {}
             Err(e) => {
-                tracing::warn!(error = %e, "no pass could be taken; it is tried again");
+                tracing::warn!(error = %e, ?queue, "no work could be taken; it is tried again");
                 daemon.pause(BACK_OFF).await;
             }
         }
@@ -62,18 +62,26 @@ pub(super) async fn run(daemon: Arc<Daemon>) {
 }
 
 async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
-    let Request::Pass(pass) = delivery.request().clone() else { return };
+    let request = delivery.request().clone();
+    let span = match &request {
+        Request::Pass(pass) => tracing::info_span!("pass", run = %pass.run, dataset = pass.uri),
+        Request::Slice(slice) => tracing::info_span!("slice", run = %slice.run, dataset = slice.uri),
+        Request::Commit(commit) => tracing::info_span!("commit", run = %commit.run, dataset = commit.uri),
+        _ => return,
+    };
     let attempts = delivery.attempts();
     let alive = delivery.keep_alive();
-    let span = tracing::info_span!("pass", run = %pass.run, dataset = pass.uri);
     let verdict = async {
-        match work(daemon, &pass, attempts).await {
-            Ok(verdict) => verdict,
-            Err(e) => {
-                tracing::warn!(error = %format!("{e:#}"), "the pass could not be started; it is tried again");
-                Verdict::Retry(back_off(attempts))
-            }
-        }
+        let done = match &request {
+            Request::Pass(pass) => work(daemon, pass, attempts).await,
+            Request::Slice(slice) => slices::execute(daemon, slice, attempts).await,
+            Request::Commit(commit) => slices::commit(daemon, commit, attempts).await,
+            _ => return Verdict::Done,
+        };
+        done.unwrap_or_else(|e| {
+            tracing::warn!(error = %format!("{e:#}"), "the work could not be done; it is tried again");
+            Verdict::Retry(back_off(attempts))
+        })
     }
     .instrument(span)
     .await;
@@ -84,11 +92,11 @@ async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
         Verdict::Retry(delay) => delivery.retry(delay).await,
     };
     if let Err(e) = said {
-        tracing::warn!(error = %e, dataset = pass.uri, "the end of a pass could not be confirmed; it may come once more");
+        tracing::warn!(error = %e, ?request, "the end of some work could not be confirmed; it may come once more");
     }
 }
 
-fn back_off(attempts: u64) -> Duration {
+pub(super) fn back_off(attempts: u64) -> Duration {
     RETRY * 2_u32.pow(u32::try_from(attempts.min(5)).unwrap_or(5).saturating_sub(1))
 }
 
@@ -103,13 +111,27 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
     if daemon.mode() == Mode::Observe {
         return Ok(Verdict::Done);
     }
+    if let Some(verdict) = slices::pending(daemon, &estate, pass).await? {
+        return Ok(verdict);
+    }
     let due = !pass.by_hand;
     let settings = daemon.settings(&estate, due);
     let _working = daemon.at_work(&pass.uri);
     let started = Utc::now();
-    let candidate = driver::plan_dataset(&estate, &neighbours, &pass.uri, &settings, due).await;
+    let mut candidate = driver::plan_dataset(&estate, &neighbours, &pass.uri, &settings, due).await;
     let mut applied: Option<(Applied, f64)> = None;
+    let shared = match &mut candidate.case {
+        Case::Planned(p) => slices::is_shared(daemon, p),
+        _ => false,
+    };
     if let Case::Planned(p) = &candidate.case
+        && shared
+    {
+        match slices::hand_out(daemon, &estate, &neighbours, p, pass).await? {
+            Ok(verdict) => return Ok(verdict),
+            Err(instead) => applied = Some((instead, 0.0)),
+        }
+    } else if let Case::Planned(p) = &candidate.case
         && !p.plan.is_empty()
     {
         tick::open(daemon, &estate, pass.run, started).await?;
@@ -138,7 +160,7 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
 }
 
 /// What becomes of the message.
-async fn verdict(
+pub(super) async fn verdict(
     daemon: &Daemon,
     planned: Option<&Planned>,
     applied: Option<&Applied>,
@@ -173,7 +195,7 @@ async fn verdict(
 }
 
 /// The events of a pass: one if material work was done, one on failure (design, "Record").
-async fn tell(daemon: &Daemon, estate: &Estate, pass: &PassRequested, row: &Dataset, case: &Case) {
+pub(super) async fn tell(daemon: &Daemon, estate: &Estate, pass: &PassRequested, row: &Dataset, case: &Case) {
     let kind = match row.outcome.kind() {
         OutcomeKind::Maintained => EventType::PassCompleted,
         OutcomeKind::Failed => EventType::PassFailed,

@@ -150,7 +150,7 @@ impl Inside {
     }
 }
 
-fn run_record(estate: &Estate, registry: &squire_registry::Registry) -> squire_registry::RunRecord {
+pub fn run_record(estate: &Estate, registry: &squire_registry::Registry) -> squire_registry::RunRecord {
     squire_registry::RunRecord {
         run: estate.run,
         kind: "sweep".into(),

@@ -34,6 +34,7 @@ mod s3_estate;
 mod serve_controls;
 mod signals;
 mod skips;
+mod slices;
 mod two_sweeps;
 mod verification;
 mod yielding;

@@ -8,4 +8,5 @@ mod hook;
 mod look;
 mod lost;
 mod oracle;
+mod slices;
 mod support;

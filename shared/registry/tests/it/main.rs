@@ -20,3 +20,4 @@ mod subjects;
 mod support;
 mod trash;
 mod unreadable;
+mod work;

@@ -1,0 +1,67 @@
+//! A large compaction in slices, from the side of the dataset's state: handed out once, and over once it has landed.
+
+use std::collections::HashMap;
+
+use squire_lake::contain;
+use squire_service::report::SkipReason;
+use uuid::Uuid;
+
+use super::{Planned, save_state};
+use crate::admit::Skip;
+use crate::apply::slices::{self, Landing};
+use crate::apply::{Applied, Tools, failure_kind};
+use crate::memory;
+use crate::state::Distributed;
+
+/// Hands a large compaction out in slices, and remembers it before anybody is told. `above` is `limits.distribute_above`.
+///
+/// # Errors
+/// What a pass would say: it was left alone after all, or failed.
+pub async fn distribute(tools: &Tools, p: &Planned, asked_by: Uuid, above: u64) -> Result<Distributed, Box<Applied>> {
+    match slices::distribute(tools, p, asked_by, above).await {
+        Ok(distributed) => {
+            let mut state = p.state.clone();
+            state.waiting_for = None;
+            state.distributed = Some(distributed.clone());
+            let uri = p.look.uri.clone();
+            match tools.registry.save_state(HashMap::from([(uri, state)])).await {
+                Ok(()) => Ok(distributed),
+                Err(e) => {
+                    let skip = Skip { reason: SkipReason::RegistryUnreadable, detail: e.to_string() };
+                    Err(Box::new(Applied { skipped: Some(skip), ..Applied::default() }))
+                }
+            }
+        }
+        Err(applied) => {
+            save_state(tools, p, &applied).await;
+            Err(applied)
+        }
+    }
+}
+
+/// Lands what slices have stored, contained, and saves the dataset's state: the compaction in slices is over, unless the
+/// landing was put off or may be tried again.
+pub async fn land(tools: &Tools, p: &Planned, landing: Landing) -> Applied {
+    let _room = tools.admission.admit(memory::estimate(&p.layout, &p.plan)).await;
+    let work = async { Ok(slices::land(tools, p, landing).await) };
+    let applied = match contain::contained(&tools.estate.lake, "landing the slices", &p.look.uri, work).await {
+        Ok(applied) => applied,
+        Err(e) => {
+            let mut applied = Applied::default();
+            applied.failures.insert("pass", (failure_kind(e.kind()), e.to_string()));
+            applied
+        }
+    };
+    save_state(tools, p, &applied).await;
+    applied
+}
+
+/// Ends a compaction of which nothing can be landed: it has landed already, or every slice of it was given up. `why` is the
+/// failure of the latter, which is remembered as a pass's would be.
+pub async fn end(tools: &Tools, p: &Planned, why: Option<(squire_lake::Kind, String)>) {
+    let mut applied = Applied::default();
+    if let Some((kind, detail)) = why {
+        applied.failures.insert("compact", (failure_kind(kind), detail));
+    }
+    save_state(tools, p, &applied).await;
+}

@@ -1,0 +1,355 @@
+//! One large compaction in slices: by two replicas on a real bus, and step by step in this process.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use squire_lake::look::{Look, Looked, look};
+use squire_lake::sample::{Sample, SampleIndex};
+use squire_maintenance::apply::slices::{self, Ended, Gathered, Landing};
+use squire_maintenance::apply::{Applied, Tools};
+use squire_maintenance::driver::{self, Case, Planned, PlannedEstate};
+use squire_maintenance::estate::Estate;
+use squire_maintenance::plan::Steps;
+use squire_maintenance::state::{DatasetState, Distributed};
+use squire_registry::Registry;
+use uuid::Uuid;
+
+use super::common::*;
+
+#[allow(clippy::unwrap_used, dead_code)]
+#[path = "../../../../shared/service/tests/it/bus/nats.rs"]
+mod nats;
+
+/// Twelve fragments of 20 rows, of which three make one: four tasks.
+async fn lake_with_a_table() -> (Here, String) {
+    let here = Here::new();
+    here.table("lake/t.lance", 12, 20).await.index(SampleIndex::BTree).await.expect("indexed");
+    let uri = here.uri("lake/t.lance");
+    (here, uri)
+}
+
+async fn seen(uri: &str) -> Look {
+    match look(&lake(), uri, chrono::Utc::now()).await.expect("a look") {
+        Looked::Dataset(look) => *look,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Steps of a compaction in slices, without a bus.
+struct Inside {
+    here: Here,
+    uri: String,
+    tools: Tools,
+    planned: PlannedEstate,
+}
+
+impl Inside {
+    async fn new() -> Self {
+        let (here, uri) = lake_with_a_table().await;
+        let env = [("SQUIRE_POLICY__TARGET_ROWS", "60"), ("SQUIRE_POLICY__CLEANUP", "false")];
+        let config = squire_service::config::Loader::<squire_registry::Policy, squire_registry::Floors>::new(1)
+            .directory(here.path(""))
+            .env(env.map(|(k, v)| (k.to_string(), v.to_string())).to_vec())
+            .load()
+            .expect("a config");
+        let clock = squire_service::clock::Clock::system();
+        let mut estate = Estate::open(config, &[here.text("lake")], clock, Default::default()).await.expect("opened");
+        let settings = estate.settings(false, Steps::ALL, false, None);
+        let registry = estate.writable().await.expect("a registry");
+        let planned = driver::plan_estate(&estate, &Default::default(), &settings, None).await;
+        let record = super::inside::run_record(&estate, &registry);
+        registry.run_open(record).await.expect("a run");
+        let tools = Tools {
+            estate,
+            registry,
+            settings,
+            rates: Default::default(),
+            shutdown: squire_service::shutdown::Shutdown::manual(),
+            graph: planned.graph.clone(),
+            progress: Arc::new(|_: &str| {}),
+            admission: squire_maintenance::memory::Admission::new(1 << 40),
+            prepared: Default::default(),
+        };
+        Self { here, uri, tools, planned }
+    }
+
+    async fn plan(&self) -> Box<Planned> {
+        let t = &self.tools;
+        let candidate = driver::plan_dataset(&t.estate, &self.planned, &self.uri, &t.settings, false).await;
+        let Case::Planned(p) = candidate.case else { panic!("it is not planned") };
+        p
+    }
+
+    /// Four slices of one task each.
+    async fn distribute(&self) -> Distributed {
+        let p = self.plan().await;
+        let d = driver::slices::distribute(&self.tools, &p, Uuid::now_v7(), 4).await.expect("handed out");
+        assert_eq!(d.slices, 4);
+        assert_eq!(self.state().await.and_then(|s| s.distributed), Some(d.clone()), "remembered");
+        d
+    }
+
+    async fn state(&self) -> Option<DatasetState> {
+        self.tools.registry.load_state([&self.uri]).await.expect("read").remove(&self.uri)
+    }
+
+    async fn execute(&self, d: &Distributed, n: u32) {
+        let (registry, lake) = (&self.tools.registry, lake());
+        let slice = slices::slice(registry, d.run, &self.uri, n).await.expect("read").expect("a slice");
+        let came = slices::execute(&lake, &self.uri, &slice, false).await.expect("executed");
+        slices::store(registry, &lake, d.run, (&self.uri, n), came).await.expect("stored");
+    }
+
+    async fn gather(&self, d: &Distributed) -> (Landing, Vec<String>) {
+        match slices::gather(&self.tools.registry, d, &self.uri).await.expect("read") {
+            Gathered::Landing(landing, lost) => (landing, lost),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn land(&self, landing: Landing) -> Applied {
+        let mut p = self.plan().await;
+        p.plan = slices::landing_plan(&p.plan, &p.layout, &landing);
+        driver::slices::land(&self.tools, &p, landing).await
+    }
+
+    async fn ids(&self) -> Vec<i64> {
+        Sample::ids(&lake(), &self.uri, None).await.expect("it reads")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_costs_only_the_slice_that_it_touched() {
+    let inside = Inside::new().await;
+    let d = inside.distribute().await;
+    for n in 0..4 {
+        inside.execute(&d, n).await;
+    }
+    let mut other = Sample::open(&lake(), &inside.uri, Default::default()).await.expect("opened");
+    other.delete("id = 0").await.expect("deleted");
+    other.write(20, 5_000).await.expect("written");
+    let (landing, lost) = inside.gather(&d).await;
+    assert_eq!((landing.done.len(), lost.len()), (4, 0), "{lost:?}");
+    let applied = inside.land(landing).await;
+    assert!(applied.failures.is_empty() && applied.skipped.is_none(), "{applied:?}");
+    assert_eq!((applied.compact.tasks, applied.compact.removed, applied.compact.added), (3, 9, 3));
+    assert!(applied.stranded > 0, "the lost slice's files stay, and are said to");
+    assert_eq!(applied.checks.as_ref().map(|c| c.rows), Some(259));
+    let look = seen(&inside.uri).await;
+    assert!(look.missing.is_empty(), "{:?}", look.missing);
+    // Three of the lost slice, one that was appended, three new ones.
+    assert_eq!(look.fragments.len(), 7);
+    assert_eq!(inside.ids().await.len(), 259);
+    assert_eq!(inside.state().await.expect("kept").distributed, None, "it is over");
+    inside.here.oracle_with("lake", Leftovers::Explained, &[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_comes_twice_has_the_effect_of_once() {
+    let inside = Inside::new().await;
+    let d = inside.distribute().await;
+    for n in [0, 1, 3] {
+        inside.execute(&d, n).await;
+    }
+    let ended = slices::progress(&inside.tools.registry, &d, &inside.uri).await.expect("read").0;
+    assert_eq!(ended, [0, 1, 3]);
+    let (landing, lost) = inside.gather(&d).await;
+    assert_eq!(lost, ["slice 2 has no result"]);
+    let (again, _) = inside.gather(&d).await;
+    let applied = inside.land(landing).await;
+    assert_eq!((applied.compact.tasks, applied.commits.len()), (3, 1), "{applied:?}");
+    let head = seen(&inside.uri).await.version();
+    let applied = inside.land(again).await;
+    assert!(applied.commits.is_empty() && applied.failures.is_empty(), "{applied:?}");
+    let look = seen(&inside.uri).await;
+    assert_eq!((look.version(), look.fragments.len()), (head, 6));
+    assert!(look.missing.is_empty(), "{:?}", look.missing);
+    assert_eq!(inside.ids().await, (0..240).collect::<Vec<i64>>());
+    // The last slice's worker is late: what it stores lies about, and is nobody's loss.
+    inside.execute(&d, 2).await;
+    inside.here.oracle_with("lake", Leftovers::Explained, &[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_results_of_a_slice_the_first_counts_and_the_other_leaves_no_file() {
+    let inside = Inside::new().await;
+    let d = inside.distribute().await;
+    for n in 0..4 {
+        inside.execute(&d, n).await;
+    }
+    let files = || tree(&inside.here.path("lake/t.lance/data")).len();
+    assert_eq!(files(), 16);
+    let before = slices::ended(&inside.tools.registry, d.run, &inside.uri, 1).await.expect("read");
+    inside.execute(&d, 1).await;
+    assert_eq!(files(), 16, "what nobody heard of is removed");
+    let after = slices::ended(&inside.tools.registry, d.run, &inside.uri, 1).await.expect("read");
+    assert!(matches!(after, Some(Ended::Done(_))) && before == after);
+    let (landing, _) = inside.gather(&d).await;
+    assert_eq!(inside.land(landing).await.compact.tasks, 4);
+    assert_eq!(inside.ids().await, (0..240).collect::<Vec<i64>>());
+    inside.here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_between_slices_and_commit_gets_no_commit() {
+    let inside = Inside::new().await;
+    let d = inside.distribute().await;
+    for n in 0..4 {
+        inside.execute(&d, n).await;
+    }
+    let head = seen(&inside.uri).await.version();
+    let subject = squire_registry::Subject::Dataset(inside.uri.clone());
+    let mut p = inside.plan().await;
+    inside.tools.registry.protect(&subject, squire_registry::Level::Freeze, Some("a test")).await.expect("set");
+    let (landing, _) = inside.gather(&d).await;
+    p.plan = slices::landing_plan(&p.plan, &p.layout, &landing);
+    let applied = driver::slices::land(&inside.tools, &p, landing).await;
+    assert_eq!(applied.skipped.map(|s| s.reason.as_str().to_string()).as_deref(), Some("frozen"));
+    assert_eq!(seen(&inside.uri).await.version(), head);
+    assert_eq!(inside.state().await.and_then(|s| s.distributed), Some(d), "it waits for the thaw");
+}
+
+/// Replicas of one estate on one bus, stopped by their ids.
+struct Fleet {
+    here: Here,
+    uri: String,
+    config: PathBuf,
+    replicas: Vec<Child>,
+    _nats: nats::Nats,
+}
+
+impl Fleet {
+    async fn new(test: &str) -> Option<Self> {
+        let nats = nats::Nats::start(test)?;
+        let (here, uri) = lake_with_a_table().await;
+        assert_ok(&registry(&["init", &here.text("control"), "--name", "sliced"]), "init");
+        let config = here.path("squire.toml");
+        let text = format!(
+            "[estate]\nname = \"sliced\"\nroots = [{root:?}]\n[registry]\nroot = {control:?}\n\
+             [policy]\ntarget_rows = 60\ncleanup = false\n[limits]\ndistribute_above = \"4B\"\n\
+             [schedule]\nmaintenance = \"0 0 0 1 1 *\"\n[grace]\nclaim_ttl = \"10s\"\n\
+             [bus]\nkind = \"nats\"\nurl = \"nats://127.0.0.1:{port}\"\nack_wait = \"2s\"\n\
+             [http]\nlisten = \"127.0.0.1:0\"\n",
+            root = here.text("lake"),
+            control = here.text("control"),
+            port = nats.port(),
+        );
+        std::fs::write(&config, text).expect("written");
+        Some(Self { here, uri, config, replicas: Vec::new(), _nats: nats })
+    }
+
+    fn serve(&mut self, name: &str) {
+        let log = std::fs::File::create(self.here.path(name)).expect("a log");
+        let child = command(Path::new(env!("CARGO_BIN_EXE_squire-maintenance")))
+            .args(["serve", "--log-format", "json", "--config"])
+            .arg(&self.config)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it ran");
+        self.replicas.push(child);
+    }
+
+    fn tick(&self) {
+        let config = self.config.to_str().expect("UTF-8");
+        let output = squire(&["tick", "maintenance", "--dataset", &self.uri, "--config", config]);
+        assert_ok(&output, "tick");
+    }
+
+    fn logs(&self) -> String {
+        ["a.log", "b.log"].iter().filter_map(|n| std::fs::read_to_string(self.here.path(n)).ok()).collect()
+    }
+
+    async fn registry(&self) -> Registry {
+        Registry::open(&self.here.text("control"), &Default::default()).await.expect("a registry")
+    }
+
+    async fn distributed(&self, registry: &Registry) -> Option<Distributed> {
+        let state: Option<DatasetState> = registry.load_state([&self.uri]).await.expect("read").remove(&self.uri);
+        state.and_then(|s| s.distributed)
+    }
+
+    /// Until HEAD has so many fragments and the compaction is over.
+    async fn until_compacted(&self, fragments: usize) -> Look {
+        let registry = self.registry().await;
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let look = seen(&self.uri).await;
+            if look.fragments.len() == fragments && self.distributed(&registry).await.is_none() {
+                return look;
+            }
+            assert!(Instant::now() < deadline, "{} fragments: {}", look.fragments.len(), self.logs());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn stop(&mut self) {
+        for mut child in self.replicas.drain(..) {
+            child.kill().expect("killed");
+            child.wait().expect("waited");
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_replicas_share_a_compaction_and_one_commits_it_once() {
+    let test = "two_replicas_share_a_compaction_and_one_commits_it_once";
+    let Some(mut fleet) = Fleet::new(test).await else { return };
+    let before = seen(&fleet.uri).await.version();
+    fleet.serve("a.log");
+    fleet.serve("b.log");
+    fleet.tick();
+    let look = fleet.until_compacted(4).await;
+    // Reserve and rewrite: one commit for all four slices, although the index was remapped for each of them.
+    assert_eq!(look.version(), before + 2, "{}", fleet.logs());
+    assert!(look.missing.is_empty(), "{:?}", look.missing);
+    let stamps: Vec<String> = look
+        .versions()
+        .into_iter()
+        .filter(|(_, m)| m.version > before)
+        .filter_map(|(_, m)| m.stamp.as_ref().map(|s| s.step.clone()))
+        .collect();
+    assert_eq!(stamps, ["reserve", "compact"]);
+    let unindexed: u64 = look.indices.iter().map(|i| i.unindexed_rows).sum();
+    assert_eq!(unindexed, 0, "the index covers what was rewritten");
+    assert_eq!(Sample::ids(&lake(), &fleet.uri, None).await.expect("read"), (0..240).collect::<Vec<i64>>());
+    let logs = fleet.logs();
+    assert_eq!(logs.matches("a slice has ended").count(), 4, "{logs}");
+    assert_eq!(logs.matches("was handed out in slices").count(), 1, "{logs}");
+    fleet.stop();
+    fleet.here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_worker_costs_its_slice_and_no_more() {
+    let Some(mut fleet) = Fleet::new("a_dead_worker_costs_its_slice_and_no_more").await else { return };
+    fleet.serve("a.log");
+    fleet.tick();
+    let registry = fleet.registry().await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // Killed at its first result, with the other three slices on the bus or in its hands.
+    loop {
+        if let Some(d) = fleet.distributed(&registry).await
+            && !slices::progress(&registry, &d, &fleet.uri).await.expect("read").0.is_empty()
+        {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no slice has ended: {}", fleet.logs());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    fleet.stop();
+    fleet.serve("b.log");
+    let look = fleet.until_compacted(4).await;
+    assert!(look.missing.is_empty(), "{:?}", look.missing);
+    assert_eq!(Sample::ids(&lake(), &fleet.uri, None).await.expect("read"), (0..240).collect::<Vec<i64>>());
+    fleet.stop();
+    fleet.here.oracle_with("lake", Leftovers::Explained, &[]);
+}
