@@ -36,39 +36,90 @@ fn assert_exhausted(report: &Value, name: &str, says: &str) {
     assert!(outcome["detail"].as_str().expect("a detail").contains(says), "{outcome}");
 }
 
+fn rewritten(report: &Value, name: &str) -> u64 {
+    let row = row(report, name);
+    assert_eq!(row["outcome"]["kind"], "maintained", "{row:#}");
+    row["steps"]["compact"]["rewritten_bytes"].as_u64().expect("bytes")
+}
+
+/// With this much spent today, `name` of these bytes fits into a day that has room for it, and into no smaller one.
+#[track_caller]
+fn assert_spent(here: &Here, spent: u64, name: &str, bytes: u64) {
+    let enough = run(here, &["plan", "--due"], &format!("{}B", spent + bytes));
+    assert_eq!(planned_bytes(&enough, name), bytes);
+    assert_exhausted(&run(here, &["plan", "--due"], &format!("{}B", spent + bytes - 1)), name, "it fits at ");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn the_clock_starts_what_fits_into_the_day_and_a_sweep_by_hand_all_of_it() {
+async fn the_clock_starts_what_fits_into_the_day_and_gives_back_what_it_did_not_need() {
     let here = two().await;
     let free = run(&here, &["plan", "--due"], "");
     let (a, b) = (planned_bytes(&free, "lake/a"), planned_bytes(&free, "lake/b"));
     // One of the two fits, and not both.
     let per_day = format!("{}B", a + b / 2);
     let plan = run(&here, &["plan", "--due"], &per_day);
-    assert_eq!(row(&plan, "lake/a")["outcome"]["kind"], "planned", "{plan:#}");
+    assert_eq!(planned_bytes(&plan, "lake/a"), a);
     assert_exhausted(&plan, "lake/b", "it fits at ");
     let swept = run(&here, &["sweep", "--due", "--yes"], &per_day);
-    assert_eq!(row(&swept, "lake/a")["outcome"]["kind"], "maintained", "{swept:#}");
+    let spent = rewritten(&swept, "lake/a");
     assert_exhausted(&swept, "lake/b", "it fits at ");
-    assert_eq!(swept["totals"]["seen"], 2);
-    // Another run of the same day finds no more; the next day it fits.
-    assert_exhausted(&run(&here, &["sweep", "--due", "--yes"], &per_day), "lake/b", "it fits at ");
+    assert!(spent < a, "twelve small files are more than one: {spent} of {a}");
+    assert_spent(&here, spent, "lake/b", b);
     let tomorrow = (chrono::Utc::now() + chrono::Duration::days(1)).format("%Y-%m-%dT12:00:00Z").to_string();
-    let plan = run(&here, &["plan", "--due", "--at", &tomorrow], &per_day);
-    assert_eq!(row(&plan, "lake/b")["outcome"]["kind"], "planned", "{plan:#}");
-    let by_hand = run(&here, &["sweep", "--yes"], &per_day);
-    assert_eq!(row(&by_hand, "lake/b")["outcome"]["kind"], "maintained", "{by_hand:#}");
+    let next_day = run(&here, &["plan", "--due", "--at", &tomorrow], &format!("{b}B"));
+    assert_eq!(planned_bytes(&next_day, "lake/b"), b);
     here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_by_hand_is_counted_and_what_exceeds_a_whole_day_is_said_to_never_fit() {
+async fn a_sweep_by_hand_is_free_and_counted() {
     let here = two().await;
-    let free = run(&here, &["plan", "--due"], "");
-    let (a, b) = (planned_bytes(&free, "lake/a"), planned_bytes(&free, "lake/b"));
-    let per_day = format!("{}B", a.max(b));
-    let args = ["sweep", "--yes", "--dataset", &here.uri("lake/a")];
-    assert_eq!(row(&run(&here, &args, &per_day), "lake/a")["outcome"]["kind"], "maintained");
-    assert_exhausted(&run(&here, &["sweep", "--due", "--yes"], &per_day), "lake/b", "it fits at ");
+    let b = planned_bytes(&run(&here, &["plan", "--due"], ""), "lake/b");
     assert_exhausted(&run(&here, &["plan", "--due"], "1B"), "lake/b", "never");
+    let swept = run(&here, &["sweep", "--yes", "--dataset", &here.uri("lake/a")], "1B");
+    assert_spent(&here, rewritten(&swept, "lake/a"), "lake/b", b);
     here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_spent_since_the_plan_stops_the_pass_before_it_writes() {
+    use squire_maintenance::{apply::Tools, driver, estate};
+    let here = two().await;
+    std::fs::write(here.path("squire.toml"), "[budget]\nrewrite_per_day = \"1GiB\"\n").expect("written");
+    let config = squire_service::config::Loader::<squire_registry::Policy, squire_registry::Floors>::new(1)
+        .directory(here.path(""))
+        .env(Vec::<(String, String)>::new())
+        .load()
+        .expect("the config");
+    let clock = squire_service::clock::Clock::system();
+    let roots = [here.text("lake")];
+    let open = estate::Estate::open(config, &roots, clock, Default::default());
+    let mut estate = open.await.expect("opened");
+    let settings = estate.settings(true, squire_maintenance::plan::Steps::ALL, false, None);
+    let registry = estate.writable().await.expect("a registry");
+    let selection = driver::Selection { due: true, ..Default::default() };
+    let planned = driver::plan_estate(&estate, &selection, &settings, None).await;
+    let today = estate.now().date_naive();
+    registry.settle_rewrite(today, 0, (1 << 30) - 10).await.expect("spent");
+    let before = dataset_tree(&here.path("lake"));
+    let tools = Tools {
+        estate,
+        registry: registry.clone(),
+        settings,
+        rates: Default::default(),
+        shutdown: squire_service::shutdown::Shutdown::manual(),
+        graph: planned.graph.clone(),
+        progress: std::sync::Arc::new(|_: &str| {}),
+        admission: squire_maintenance::memory::Admission::new(1 << 40),
+        prepared: Default::default(),
+    };
+    let applied = driver::apply_estate(&tools, &planned).await;
+    assert_eq!(applied.len(), 2, "both were due");
+    for (applied, _) in applied.values() {
+        let skip = applied.skipped.as_ref().expect("skipped");
+        assert_eq!(skip.reason.as_str(), "budget_exhausted");
+        assert!(skip.detail.contains(" 10 are left"), "{}", skip.detail);
+    }
+    assert_eq!(dataset_tree(&here.path("lake")), before);
+    assert_eq!(registry.rewritten_on(today).await.expect("read"), (1 << 30) - 10, "nothing stays reserved");
 }

@@ -33,9 +33,9 @@ fn versions(estate: &OnS3) -> usize {
     found["versions"].as_array().expect("versions").len()
 }
 
-/// The deletes of a dataset's manifests and files.
+/// The deletes of the dataset's manifests and files.
 fn is_clean_up(r: &Request) -> bool {
-    r.keys.iter().any(|k| k.contains("/_versions/") || k.contains("/data/") || k.contains("/_transactions/"))
+    r.keys.iter().any(|k| k.contains("/orders/"))
 }
 
 #[track_caller]

@@ -27,7 +27,7 @@ impl Served {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
         let config = format!(
             "[estate]\nroots = [{:?}]\n[schedule]\nmaintenance = \"* * * * * *\"\n[http]\nlisten = \"127.0.0.1:{port}\"\n\
-             [policy]\ninterval = \"0s\"\n",
+             [policy]\ninterval = \"0s\"\nmax_stranded = 100.0\n",
             here.text("lake")
         );
         std::fs::write(here.path("squire.toml"), config).expect("written");
