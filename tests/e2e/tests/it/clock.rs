@@ -1,0 +1,36 @@
+//! The clock: many replicas, one instant.
+
+use chrono::{Timelike, Utc};
+use std::collections::BTreeSet;
+
+use crate::fleet::{Fleet, swept, wait};
+
+#[test]
+fn five_replicas_sweep_an_instant_once() {
+    let Some(fleet) = Fleet::new("five_replicas_sweep_an_instant_once") else { return };
+    fleet.plain("orders", 4);
+    // Two instants of this hour; at the second, all replicas have passed the first.
+    let first = Utc::now() + chrono::Duration::seconds(25);
+    let second = first + chrono::Duration::seconds(5);
+    let at = |t: chrono::DateTime<Utc>| (t.hour(), t.minute(), t.second());
+    let ((h1, m1, s1), (h2, m2, s2)) = (at(first), at(second));
+    let cron = if (h1, m1) == (h2, m2) {
+        format!("schedule.maintenance='{s1},{s2} {m1} {h1} * * *'")
+    } else {
+        // Over the end of a minute: both seconds of both minutes, of which two are to come.
+        format!("schedule.maintenance='{s1},{s2} {m1},{m2} {h1},{h2} * * *'")
+    };
+    let replicas: Vec<_> = (0..5).map(|_| fleet.replica(&[&cron])).collect();
+    assert!(Utc::now() < first, "the replicas took too long to start");
+    let all: Vec<_> = replicas.iter().collect();
+    wait("the second sweep", || (swept(&all).len() >= 2 && Utc::now() > second).then_some(()));
+    fleet.settles();
+    let sweeps = swept(&all);
+    assert_eq!(sweeps.len(), 2, "{sweeps:#?}");
+    let handed: BTreeSet<u64> = sweeps.iter().filter_map(|s| s["handed"].as_u64()).collect();
+    assert_eq!(handed, BTreeSet::from([0, 1]), "one found the work, the other found it done: {sweeps:#?}");
+    assert_eq!((fleet.runs(), fleet.events_of("run.started").len()), (1, 1));
+    assert_eq!(fleet.events_of("pass.completed").len(), 1);
+    assert_eq!(fleet.stamps("orders").len(), fleet.stamps("orders").values().collect::<BTreeSet<_>>().len());
+    assert_eq!(fleet.read("orders")["fragments"], 1);
+}

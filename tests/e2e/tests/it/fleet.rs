@@ -1,0 +1,315 @@
+//! An estate on S3 with a registry and a bus of its own, and the replicas that maintain it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use squire_registry::{DatasetEntry, Registry};
+use squire_service::bus::{Bus, Event, Queue, Settings, Stream};
+use squire_service::config;
+use squire_service::telemetry::Metrics;
+use squire_test_support::{Bucket, Objects, Proxy, Server};
+use uuid::Uuid;
+
+use crate::nats::{Nats, program};
+use crate::replica::Replica;
+use crate::stamps;
+
+/// Long enough for anything on a busy machine.
+const SOON: Duration = Duration::from_secs(90);
+/// A time of the year that no test meets: what starts a sweep is a tick by hand.
+pub(crate) const NEVER: &str = "0 0 0 29 2 *";
+
+/// Waits until there is something.
+#[track_caller]
+pub(crate) fn wait<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not in {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// A number that no other caller in this process gets.
+fn fresh() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::SeqCst)
+}
+
+pub(crate) struct Fleet {
+    pub(crate) server: &'static Server,
+    pub(crate) nats: Nats,
+    pub(crate) bucket: Bucket,
+    /// Of everything that belongs to it in the bucket.
+    pub(crate) prefix: String,
+    runtime: tokio::runtime::Runtime,
+    dir: tempfile::TempDir,
+}
+
+impl Fleet {
+    /// An empty estate; `None`, said loudly, where the servers are missing.
+    pub(crate) fn new(test: &str) -> Option<Self> {
+        let program = program(test)?;
+        let server = Server::shared(test)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let fleet = Self {
+            server,
+            nats: Nats::of(program),
+            bucket: server.bucket(),
+            prefix: format!("fleet-{}", fresh()),
+            runtime: runtime.expect("a runtime"),
+            dir: tempfile::Builder::new().prefix("squire-e2e-").tempdir().expect("a folder"),
+        };
+        let root = fleet.root();
+        std::fs::write(fleet.path("direct.toml"), fleet.config(None)).expect("written");
+        fleet.registry_command(&["init", &format!("{root}/_squire"), "--name", &fleet.prefix]);
+        Some(fleet)
+    }
+
+    /// The root that is maintained.
+    pub(crate) fn root(&self) -> String {
+        format!("s3://lake/{}/lake", self.prefix)
+    }
+
+    pub(crate) fn uri(&self, name: &str) -> String {
+        format!("{}/{name}", self.root())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn config(&self, proxy: Option<&Proxy>) -> String {
+        let endpoint = proxy.map(Proxy::endpoint);
+        let (root, url) = (self.root(), self.nats.url());
+        format!(
+            "[estate]\nroots = [\"{root}\"]\n[registry]\nroot = \"{root}/_squire\"\n\
+             [bus]\nkind = \"nats\"\nurl = \"{url}\"\nack_wait = \"2s\"\n[grace]\nclaim_ttl = \"30s\"\ndrain = \"30s\"\n\
+             [policy]\ninterval = \"1s\"\nmin_fragments = 2\n[limits]\nconcurrency = 2\ndelete_rate = 5000\n\
+             [schedule]\nmaintenance = \"{NEVER}\"\n[http]\nlisten = \"127.0.0.1:0\"\n{}",
+            self.server.storage(endpoint.as_deref())
+        )
+    }
+
+    /// A replica at the storage itself.
+    pub(crate) fn replica(&self, set: &[&str]) -> Replica {
+        self.replica_behind(None, set)
+    }
+
+    /// A replica that reaches its storage through a proxy. `set`: `KEY=VALUE` of the configuration.
+    pub(crate) fn replica_behind(&self, proxy: Option<&Proxy>, set: &[&str]) -> Replica {
+        let n = fresh();
+        let config = self.path(&format!("replica-{n}.toml"));
+        std::fs::write(&config, self.config(proxy)).expect("written");
+        let mut command = self.command("squire-maintenance", &["serve", "--log-format", "json"], &config);
+        for pair in set {
+            command.args(["--set", pair]);
+        }
+        let replica = Replica::start(command, self.path(&format!("replica-{n}.log")));
+        if let Some(proxy) = proxy {
+            proxy.client_is(replica.pid());
+        }
+        replica
+    }
+
+    pub(crate) fn proxy(&self) -> Proxy {
+        Proxy::start(self.server.endpoint())
+    }
+
+    fn command(&self, name: &str, args: &[&str], config: &Path) -> Command {
+        let test = std::env::current_exe().expect("this program");
+        let folder = test.parent().and_then(Path::parent).expect("the target directory");
+        let binary = folder.join(name);
+        assert!(binary.exists(), "{} is not built; run `make test`", binary.display());
+        let mut command = Command::new(binary);
+        for (variable, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("SQUIRE_")) {
+            command.env_remove(variable);
+        }
+        command.env("NO_COLOR", "1").env_remove("RUST_LOG").current_dir(self.dir.path());
+        command.args(args).arg("--config").arg(config);
+        command
+    }
+
+    /// `squire-registry`, which must succeed; what it prints.
+    #[track_caller]
+    pub(crate) fn registry_command(&self, args: &[&str]) -> String {
+        said(&self.command("squire-registry", args, &self.path("direct.toml")).output().expect("it ran"), args)
+    }
+
+    /// A tick by hand.
+    #[track_caller]
+    pub(crate) fn tick(&self) {
+        let args = ["tick", "maintenance"];
+        let output = self.command("squire-maintenance", &args, &self.path("direct.toml")).output();
+        assert_eq!(said(&output.expect("it ran"), &args), "sent\n");
+    }
+
+    /// A tick by hand, and all that comes of it: what the replica that swept the estate said of it.
+    #[track_caller]
+    pub(crate) fn sweep(&self, replicas: &[&Replica]) -> Value {
+        let before = swept(replicas).len();
+        self.tick();
+        let line = wait("a sweep", || swept(replicas).into_iter().nth(before));
+        self.settles();
+        line
+    }
+
+    /// Waits until no tick and no work is queued or in anybody's hands.
+    #[track_caller]
+    pub(crate) fn settles(&self) {
+        wait("nothing is queued or in work", || self.is_settled().then_some(()));
+    }
+
+    fn is_settled(&self) -> bool {
+        self.with_bus(async |bus| {
+            for stream in [Stream::Ticks, Stream::Work] {
+                match bus.depth(stream).await {
+                    Ok(depth) if depth.pending + depth.in_flight == 0 => {}
+                    _ => return false,
+                }
+            }
+            true
+        })
+    }
+
+    /// Does something with the estate's bus.
+    pub(crate) fn with_bus<T>(&self, work: impl AsyncFnOnce(Bus) -> T) -> T {
+        let url = Some(self.nats.url());
+        let config = config::Bus { kind: config::BusKind::Nats, url, ..config::Bus::default() };
+        self.runtime.block_on(async {
+            let registry = self.registry().await;
+            let settings = Settings::of(&config, Duration::from_secs(30));
+            let opened = Bus::open(&config, registry.name(), registry.id(), settings, Metrics::new()).await;
+            work(opened.expect("the bus")).await
+        })
+    }
+
+    async fn registry(&self) -> Registry {
+        let options = self.server.options().clone().into_iter().collect();
+        Registry::open(&format!("{}/_squire", self.root()), &options).await.expect("the registry")
+    }
+
+    /// Every event so far, oldest first.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.with_bus(async |bus| {
+            let mut consumer = bus.consumer(Queue::Events(format!("test-{}", fresh()))).await.expect("opened");
+            let mut events = Vec::new();
+            while let Some(delivery) = consumer.next(Duration::from_millis(400)).await.expect("taken") {
+                events.extend(delivery.event().cloned());
+                delivery.ack().await.expect("confirmed");
+            }
+            events
+        })
+    }
+
+    /// Events of one type: `pass.completed`.
+    pub(crate) fn events_of(&self, kind: &str) -> Vec<Event> {
+        let kind = format!("io.squire.{kind}.v1");
+        self.events().into_iter().filter(|e| e.event_type == kind).collect()
+    }
+
+    /// What the audit says that a run did to each dataset.
+    pub(crate) fn audit(&self, run: &str) -> BTreeMap<String, DatasetEntry> {
+        let run: Uuid = run.parse().expect("a run's id");
+        let (_, entries, unreadable) =
+            self.runtime.block_on(async { self.registry().await.run(run).await }).expect("the run's records");
+        assert!(unreadable.is_empty(), "{unreadable:?}");
+        entries.into_iter().map(|e| (e.uri.clone(), e)).collect()
+    }
+
+    /// How many runs the registry knows.
+    pub(crate) fn runs(&self) -> usize {
+        self.runtime.block_on(async { self.registry().await.runs().await }).expect("the runs").0.len()
+    }
+
+    /// A dataset in four fragments with a BTREE that covers two of them: two commits of Squire, or more.
+    pub(crate) fn indexed(&self, name: &str) {
+        static MADE: OnceLock<Objects> = OnceLock::new();
+        let made = MADE.get_or_init(|| {
+            let uri = "s3://lake/pristine/indexed";
+            self.server.pylance("write", uri, json!({ "appends": 2 }));
+            self.server.pylance("index", uri, json!({ "column": "id", "type": "BTREE" }));
+            self.server.pylance("write", uri, json!({ "appends": 2, "start": 60 }));
+            self.bucket.read("pristine/indexed")
+        });
+        self.bucket.write(&format!("{}/lake/{name}", self.prefix), made);
+    }
+
+    /// A dataset in `appends` fragments.
+    pub(crate) fn plain(&self, name: &str, appends: usize) {
+        self.pylance("write", name, json!({ "appends": appends }));
+    }
+
+    #[track_caller]
+    pub(crate) fn pylance(&self, op: &str, name: &str, args: Value) -> Value {
+        self.server.pylance(op, &self.uri(name), args)
+    }
+
+    /// What pylance reads of HEAD, every index compared with a scan.
+    #[track_caller]
+    pub(crate) fn read(&self, name: &str) -> Value {
+        self.pylance("read", name, Value::Null)
+    }
+
+    /// The versions that Squire made, as `run/step/slice`; of one such name there is one version. A reservation changes
+    /// nothing that anybody reads, and one that was not used is made again.
+    #[track_caller]
+    pub(crate) fn stamps(&self, name: &str) -> BTreeMap<String, u64> {
+        let objects = self.bucket.read(&format!("{}/lake/{name}", self.prefix));
+        let mut out = BTreeMap::new();
+        for (version, stamped) in stamps::of(&objects) {
+            let twice = out.insert(stamped.clone(), version);
+            assert!(twice.is_none() || stamped.contains("/reserve/"), "{name}: two versions are stamped {stamped}");
+        }
+        out
+    }
+
+    #[track_caller]
+    pub(crate) fn versions(&self, name: &str) -> Value {
+        self.pylance("versions", name, Value::Null)["versions"].clone()
+    }
+
+    /// Every object, the record of schedules left out.
+    pub(crate) fn objects(&self) -> Objects {
+        let mut objects = self.bucket.read(&self.prefix);
+        objects.retain(|path, _| !path.starts_with("lake/_squire/v1/schedule/"));
+        objects
+    }
+
+    pub(crate) fn dead_letters(&self) -> Vec<squire_service::bus::DeadLetter> {
+        self.with_bus(async |bus| bus.dead_list(100).await.expect("listed"))
+    }
+
+    /// One fragment, everything indexed, these rows, nothing given up, and the next tick finds nothing to do.
+    #[track_caller]
+    pub(crate) fn is_done(&self, replicas: &[&Replica], name: &str, digest: &Value) {
+        let read = self.read(name);
+        let expected = json!({ "fragments": 1, "unindexed": 0, "digest": digest });
+        for key in ["fragments", "unindexed", "digest"] {
+            assert_eq!(read[key], expected[key], "{name}: {key}: {read}");
+        }
+        self.stamps(name);
+        assert!(self.dead_letters().is_empty(), "{:?}", self.dead_letters());
+        let idle = self.sweep(replicas);
+        assert_eq!(idle["due"], 0, "{idle}");
+    }
+}
+
+/// What the replicas said of their sweeps.
+pub(crate) fn swept(replicas: &[&Replica]) -> Vec<Value> {
+    replicas.iter().flat_map(|r| r.lines("swept the estate")).collect()
+}
+
+#[track_caller]
+fn said(output: &Output, args: &[&str]) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{args:?}: {}: {}", output.status, text(&output.stderr));
+    text(&output.stdout)
+}
