@@ -592,10 +592,15 @@ async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) -> Option<Fil
     let now = tools.estate.now();
     let window = p.governance.policy.policy.yield_window;
     let before = state.waiting_for.take().filter(|w| w.goes_on(window, now));
-    state.waiting_for = applied.waits_for.clone().map(|path| {
-        let since = before.as_ref().map_or(now, |w| w.since);
-        WaitingFor { path, since, seen: now }
-    });
+    state.waiting_for = match applied.waits_for.clone() {
+        Some(path) => {
+            let since = before.as_ref().map_or(now, |w| w.since);
+            Some(WaitingFor { path, since, seen: now })
+        }
+        // Something else kept the pass from beginning: the wait goes on.
+        None if applied.skipped.is_some() && !applied.opened => before,
+        None => None,
+    };
     if let Some((kind, _)) = applied.failures.iter().filter(|(step, _)| **step != "earlier").map(|(_, f)| f).next() {
         let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
         state.failed(version, kind.as_str(), now);

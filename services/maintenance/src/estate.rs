@@ -202,7 +202,24 @@ impl Estate {
             scope.unreadable.extend(found.unreadable);
         }
         scope.others.retain(|d| !scope.datasets.contains(d));
+        self.find_absent(&mut scope).await;
         scope
+    }
+
+    /// A registered warehouse in which nothing is found, its marker neither, is away (a lost mount, a wrong endpoint) and not
+    /// empty: what lies there may read from anything.
+    async fn find_absent(&self, scope: &mut Scope) {
+        let roots: BTreeSet<String> = self.snapshot.warehouses().map(|w| w.fields.root.clone()).collect();
+        for root in roots {
+            if scope.datasets.iter().chain(&scope.others).any(|d| uri::within(d, &root)) {
+                continue;
+            }
+            match squire_registry::read_marker(&root, &self.config().storage.options_for(&root)).await {
+                Ok(Some(_)) => {}
+                Ok(None) => scope.unreadable.push((root, "the warehouse is registered and its marker is not there".into())),
+                Err(e) => scope.unreadable.push((root, e.to_string())),
+            }
+        }
     }
 
     /// What no walk entered from above may lie inside a dataset, whose refs hold its versions: ROOTs of warehouses and of the

@@ -35,8 +35,10 @@ use crate::estate::{Estate, PolicyFlags, Rates};
 use crate::memory::Admission;
 use crate::plan::{Settings, Steps};
 
-/// What a walk of the estate found serves the passes of this long: the floor of retention is an hour.
+/// What a walk of the estate found serves passes that delete nothing for this long.
 const NEIGHBOURS: Duration = Duration::from_secs(600);
+/// And those that clean up for this long: a clone may be made of a version that only a tag held, which then goes.
+const FRESH: Duration = Duration::from_secs(30);
 /// How long a worker waits for a message before it looks whether it should stop.
 const PULL: Duration = Duration::from_secs(2);
 /// After a bus or registry that does not answer.
@@ -163,11 +165,23 @@ impl Daemon {
     }
 
     /// The surroundings of one run: the registry read anew, one session for the whole process.
-    pub(crate) async fn estate(&self, run: Uuid) -> squire_registry::Result<Estate> {
+    pub(crate) async fn estate(&self, run: Uuid) -> anyhow::Result<Estate> {
         let timer = self.metrics.snapshot_duration.start_timer();
         let estate = self.base.again(run).await?;
         timer.observe_duration();
+        self.is_ours(&estate.snapshot)?;
         Ok(estate)
+    }
+
+    /// A registry whose own record is gone, or another's, is none: nothing may be written into it.
+    pub(crate) fn is_ours(&self, snapshot: &squire_registry::Snapshot) -> anyhow::Result<()> {
+        let found = snapshot.estate().map(|e| e.fields.id);
+        anyhow::ensure!(
+            found == Some(self.registry.id()),
+            "the registry {} does not hold this estate any more; bring it back, the fleet waits",
+            self.registry.uri()
+        );
+        Ok(())
     }
 
     pub(crate) fn settings(&self, estate: &Estate, due: bool) -> Settings {
@@ -194,23 +208,25 @@ impl Daemon {
     }
 
     /// The last walk of the estate, or a new one where it is too old or does not know the dataset.
-    async fn neighbours(&self, estate: &Estate, uri: &str) -> Arc<PlannedEstate> {
+    async fn neighbours(&self, estate: &Estate, uri: &str, age: Duration) -> Arc<PlannedEstate> {
         let mut kept = self.neighbours.lock().await;
         if let Some((at, planned)) = kept.as_ref()
-            && (Utc::now() - *at).to_std().unwrap_or_default() < NEIGHBOURS
+            && (Utc::now() - *at).to_std().unwrap_or_default() < age
             && planned.scope.datasets.contains(uri)
         {
             return planned.clone();
         }
         let settings = self.settings(estate, true);
         let selection = Selection { due: true, ..Selection::default() };
+        // As old as its first request, not its last.
+        let began = Utc::now();
         let planned = Arc::new(crate::driver::plan_estate(estate, &selection, &settings, None).await);
-        *kept = Some((Utc::now(), planned.clone()));
+        *kept = Some((began, planned.clone()));
         planned
     }
 
-    async fn keep_neighbours(&self, planned: Arc<PlannedEstate>) {
-        *self.neighbours.lock().await = Some((Utc::now(), planned));
+    async fn keep_neighbours(&self, began: DateTime<Utc>, planned: Arc<PlannedEstate>) {
+        *self.neighbours.lock().await = Some((began, planned));
     }
 
     fn at_work(&self, uri: &str) -> Working<'_> {

@@ -154,6 +154,11 @@ pub(crate) fn of_estate(walk: &Walk) -> Vec<Finding> {
             out.push(Finding::new(FindingKind::TrashWithoutBytes, subject(), detail));
         }
     }
+    for root in &walk.absent {
+        let detail = "the warehouse is registered, and neither its marker nor any dataset is there";
+        let finding = Finding::new(FindingKind::WarehouseWithoutBucket, FindingSubject::uri(root.clone()), detail);
+        out.push(finding.with_fix("bring it back, or drop the warehouse; until then nothing is called an orphan"));
+    }
     // A place that must hold tables and shows none is no empty place.
     for warehouse in walk.snapshot.warehouses().filter(|w| w.fields.active && walk.roots.contains(&w.fields.root)) {
         let had = walk.snapshot.tables().any(|t| squire_lake::uri::within(&t.fields.uri, &warehouse.fields.root));

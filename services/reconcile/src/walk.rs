@@ -41,6 +41,8 @@ pub(crate) struct Walk {
     pub(crate) places: BTreeMap<String, Place>,
     /// `(place, why)`.
     pub(crate) unreadable: Vec<(String, String)>,
+    /// Registered warehouses that are not where they were.
+    pub(crate) absent: Vec<String>,
     /// ROOTs given by hand in which there is no dataset.
     pub(crate) empty: Vec<String>,
     /// Who reads whose files.
@@ -92,11 +94,12 @@ pub(crate) async fn walk(
         roots,
         places: BTreeMap::new(),
         unreadable: Vec::new(),
+        absent: Vec::new(),
         empty: Vec::new(),
         graph: CloneGraph::default(),
         at: Utc::now(),
     };
-    let known = walk.discover(&lake, by_hand).await;
+    let known = walk.discover(&lake, config, by_hand).await;
     let looks = walk.look(&lake, known, settings.limits.concurrency).await;
     let wanted = |uri: &str| datasets.is_empty() || datasets.iter().any(|d| walk.names(d, uri));
     let chosen: Vec<_> = looks.into_iter().filter(|(uri, _)| wanted(uri)).collect();
@@ -122,7 +125,7 @@ async fn registry(config: &Loaded<Policy, Floors>, roots: &[String]) -> anyhow::
 
 impl Walk {
     /// Every dataset of the estate: under the ROOTs, in hidden folders and other warehouses (for the clone graph), and tables.
-    async fn discover(&mut self, lake: &Lake, by_hand: bool) -> BTreeSet<String> {
+    async fn discover(&mut self, lake: &Lake, config: &Loaded<Policy, Floors>, by_hand: bool) -> BTreeSet<String> {
         let mut known = BTreeSet::new();
         let warehouses = self.snapshot.warehouses().map(|w| w.fields.root.clone());
         let above = self.registry_uri.strip_suffix(&format!("/{}", discover::RESERVED)).map(String::from);
@@ -137,7 +140,27 @@ impl Walk {
             self.unreadable.extend(found.unreadable);
         }
         known.extend(self.snapshot.tables().map(|t| t.fields.uri.clone()));
+        self.find_absent(config, &known).await;
         known
+    }
+
+    /// A registered warehouse in which nothing is found, its marker neither, is away and not empty: what lies there may read
+    /// from anything, so nothing is an orphan.
+    async fn find_absent(&mut self, config: &Loaded<Policy, Floors>, known: &BTreeSet<String>) {
+        let roots: BTreeSet<String> = self.snapshot.warehouses().map(|w| w.fields.root.clone()).collect();
+        for root in roots {
+            if known.iter().any(|d| uri::within(d, &root)) {
+                continue;
+            }
+            match squire_registry::read_marker(&root, &config.config.storage.options_for(&root)).await {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    self.absent.push(root.clone());
+                    self.unreadable.push((root, "the warehouse is registered and its marker is not there".into()));
+                }
+                Err(e) => self.unreadable.push((root, e.to_string())),
+            }
+        }
     }
 
     /// Looks at all of them and builds the clone graph; what lies in a dataset is looked at too, for what it reads.

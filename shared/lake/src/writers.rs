@@ -31,7 +31,7 @@ pub const LONG_WORK: Duration = Duration::from_secs(30);
 /// A file later than the version that names it by more than this was copied: a writer's files come before its manifest.
 const COPIED: i64 = 600;
 /// A copy goes on for a while after the last named file that it wrote.
-const COPY_SLACK: i64 = 60;
+const COPY_SLACK: i64 = 5;
 /// The longest pause between two looks at the manifests.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
@@ -84,8 +84,8 @@ pub fn unnamed(look: &Look, window: Duration, now: DateTime<Utc>) -> Vec<Entry> 
 }
 
 fn young(entry: &Entry, window: Duration, now: DateTime<Utc>) -> bool {
-    // A store whose clock runs ahead writes files of the future: those are young.
-    now.signed_duration_since(entry.modified).to_std().map_or(true, |age| age < window)
+    // A store whose clock runs ahead writes files of a near future: those are young too.
+    now.signed_duration_since(entry.modified).abs().to_std().is_ok_and(|age| age < window)
 }
 
 /// The key under which a data or index file of the main tree would be named.

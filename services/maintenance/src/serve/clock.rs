@@ -54,6 +54,7 @@ async fn step(daemon: &Daemon, job: &Job, since: &mut Option<DateTime<Utc>>) -> 
     // Another replica may have been quicker.
     let recorded = daemon.registry.last_instant(TASK.as_str(), now).await?;
     if recorded.is_none_or(|at| at < instant) {
+        daemon.is_ours(&daemon.registry.snapshot().await?)?;
         // Published first and recorded after: a crash in between publishes it again under the same id.
         daemon.bus.tick(&TickDue { job: TASK, instant, datasets: Vec::new() }, None).await?;
         daemon.registry.record_instant(TASK.as_str(), instant).await?;

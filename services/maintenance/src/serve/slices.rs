@@ -16,7 +16,7 @@ use squire_service::report::{ReportKind, SkipReason, StepReason};
 use uuid::Uuid;
 
 use super::worker::{Verdict, back_off, tell, verdict};
-use super::{Daemon, tick};
+use super::{Daemon, NEIGHBOURS, tick};
 use crate::admit;
 use crate::apply::Applied;
 use crate::apply::slices::{self, Ended, Gathered};
@@ -89,6 +89,10 @@ pub(super) async fn hand_out(
     estate.run = Uuid::now_v7();
     let tools = daemon.tools(&estate, neighbours, daemon.settings(&estate, !pass.by_hand));
     let above = daemon.config.config.limits.distribute_above.as_u64();
+    // Reserved whole, and never given back: what the slices write is known only when they are done.
+    if let Err(skip) = crate::budget::reserve(&tools, &p.plan).await {
+        return Ok(Err(Applied { skipped: Some(skip), ..Applied::default() }));
+    }
     match driver::slices::distribute(&tools, p, pass.run, above).await {
         Ok(d) => {
             request(daemon, &d, &pass.uri, &[]).await?;
@@ -109,7 +113,7 @@ async fn request(daemon: &Daemon, d: &Distributed, uri: &str, ended: &[u32]) -> 
 /// Executes one slice and stores what came of it; whoever stores the last result asks for the commit.
 pub(super) async fn execute(daemon: &Arc<Daemon>, asked: &SliceRequested, attempts: u64) -> anyhow::Result<Verdict> {
     let estate = daemon.estate(asked.run).await?;
-    let neighbours = daemon.neighbours(&estate, &asked.uri).await;
+    let neighbours = daemon.neighbours(&estate, &asked.uri, NEIGHBOURS).await;
     let uri = asked.uri.as_str();
     let Some(d) = current(daemon, &estate, &neighbours, uri, asked.run).await else { return Ok(Verdict::Done) };
     let (registry, lake) = (&daemon.registry, &daemon.lake);
@@ -169,7 +173,7 @@ async fn forbidden(
 /// Commits what the slices have stored.
 pub(super) async fn commit(daemon: &Arc<Daemon>, asked: &CommitRequested, attempts: u64) -> anyhow::Result<Verdict> {
     let estate = daemon.estate(asked.run).await?;
-    let neighbours = daemon.neighbours(&estate, &asked.uri).await;
+    let neighbours = daemon.neighbours(&estate, &asked.uri, NEIGHBOURS).await;
     let uri = asked.uri.as_str();
     let Some(d) = current(daemon, &estate, &neighbours, uri, asked.run).await else { return Ok(Verdict::Done) };
     let (landing, lost) = match slices::gather(&daemon.registry, &d, uri).await? {

@@ -11,7 +11,7 @@ use squire_service::http::Face;
 use squire_service::report::Report;
 use uuid::Uuid;
 
-use super::Daemon;
+use super::{Daemon, NEIGHBOURS};
 use crate::driver;
 use crate::estate::Estate;
 
@@ -90,7 +90,7 @@ async fn status(daemon: &Daemon) -> Value {
 /// What `why -o json` says.
 async fn dataset(daemon: &Daemon, uri: &str) -> Option<Value> {
     let estate = daemon.estate(Uuid::now_v7()).await.ok()?;
-    let neighbours = daemon.neighbours(&estate, uri).await;
+    let neighbours = daemon.neighbours(&estate, uri, NEIGHBOURS).await;
     if !neighbours.scope.datasets.contains(uri) {
         return None;
     }

@@ -15,6 +15,8 @@ use super::{BACK_OFF, Daemon, PULL};
 use crate::driver::{self, Candidate, Case, Selection};
 use crate::estate::Estate;
 
+/// After a registry that did not answer.
+const OUTAGE: std::time::Duration = std::time::Duration::from_secs(10);
 /// Passes handed out by one tick. The rest is looked at again by the next one.
 const PASSES: usize = 500;
 
@@ -58,8 +60,9 @@ async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
     let said = match done {
         Ok(()) => delivery.ack().await,
         Err(e) => {
+            // The registry's or the bus's fault, never the tick's: a tick asked for by hand must outlive an outage.
             tracing::warn!(error = %format!("{e:#}"), "the sweep could not be started; it is tried again");
-            delivery.retry(BACK_OFF).await
+            delivery.hand_back(OUTAGE).await
         }
     };
     if let Err(e) = said {
@@ -98,7 +101,7 @@ async fn sweep(daemon: &Arc<Daemon>, due: &TickDue) -> anyhow::Result<()> {
     }
     timer.observe_duration();
     if !by_hand {
-        daemon.keep_neighbours(planned.clone()).await;
+        daemon.keep_neighbours(started, planned.clone()).await;
         if let Err(e) = daemon.registry.record_closed(Task::Maintenance.as_str(), run).await {
             tracing::warn!(error = %e, "that this replica closed the sweep could not be recorded");
         }

@@ -10,7 +10,7 @@ use squire_service::config::Mode;
 use squire_service::report::{Dataset, FailureKind, OutcomeKind, ReportKind, SkipReason};
 use tracing::Instrument as _;
 
-use super::{BACK_OFF, Daemon, PULL, slices, subject, tick};
+use super::{BACK_OFF, Daemon, FRESH, NEIGHBOURS, PULL, slices, subject, tick};
 use crate::apply::{Applied, Filed};
 use crate::driver::{self, Case, Planned};
 use crate::estate::Estate;
@@ -102,7 +102,7 @@ pub(super) fn back_off(attempts: u64) -> Duration {
 
 async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyhow::Result<Verdict> {
     let estate = daemon.estate(pass.run).await?;
-    let neighbours = daemon.neighbours(&estate, &pass.uri).await;
+    let mut neighbours = daemon.neighbours(&estate, &pass.uri, NEIGHBOURS).await;
     // A message carries names only: what neither a walk nor the registry knows is no work (invariant 12).
     if !neighbours.scope.datasets.contains(&pass.uri) {
         tracing::warn!("the message names a dataset that this estate does not know; nothing is done");
@@ -119,6 +119,11 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
     let _working = daemon.at_work(&pass.uri);
     let started = Utc::now();
     let mut candidate = driver::plan_dataset(&estate, &neighbours, &pass.uri, &settings, due).await;
+    if matches!(&candidate.case, Case::Planned(p) if p.plan.cleanup.is_planned()) {
+        // What goes is judged by who reads it now.
+        neighbours = daemon.neighbours(&estate, &pass.uri, FRESH).await;
+        candidate = driver::plan_dataset(&estate, &neighbours, &pass.uri, &settings, due).await;
+    }
     let mut applied: Option<(Applied, f64)> = None;
     let shared = match &mut candidate.case {
         Case::Planned(p) => slices::is_shared(daemon, p),
