@@ -216,7 +216,9 @@ impl Estate {
             }
             match squire_registry::read_marker(&root, &self.config().storage.options_for(&root)).await {
                 Ok(Some(_)) => {}
-                Ok(None) => scope.unreadable.push((root, "the warehouse is registered and its marker is not there".into())),
+                Ok(None) => {
+                    scope.unreadable.push((root, "the warehouse is registered and its marker is not there".into()))
+                }
                 Err(e) => scope.unreadable.push((root, e.to_string())),
             }
         }

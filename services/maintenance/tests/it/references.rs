@@ -180,3 +180,41 @@ async fn a_table_registered_at_a_branchs_tree_gets_no_write() {
     assert_eq!(dataset_tree(&here.path("lake/t/tree")), before);
     here.oracle("lake");
 }
+
+/// A lost mount: the warehouse that holds a clone is registered, and nothing is there, or an empty folder in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registered_warehouse_that_is_away_may_read_from_anything() {
+    for empty_folder in [false, true] {
+        let here = with_clone("../other/clone").await;
+        let at = format!("--registry={}", here.text("ctl"));
+        assert_ok(&registry(&["init", &here.text("ctl")]), "init");
+        assert_ok(&registry(&["project", "create", "p", &at]), "project");
+        for (name, root) in [("w", here.text("lake")), ("o", here.text("other"))] {
+            assert_ok(&registry(&["warehouse", "create", name, "--project", "p", "--root", &root, &at]), name);
+        }
+        std::fs::rename(here.path("other"), here.path("away")).expect("moved");
+        if empty_folder {
+            std::fs::create_dir(here.path("other")).expect("made");
+        }
+        let sweep = |verb: &str| {
+            let mut args =
+                vec![verb.to_string(), here.text("lake"), at.clone(), "--retain-versions".into(), "2".into()];
+            args.extend(one_second());
+            if verb == "sweep" {
+                args.push("--yes".into());
+            }
+            report(&args)
+        };
+        let swept = sweep("sweep");
+        let cleanup = &row(&swept, "lake/source")["steps"]["cleanup"];
+        assert_eq!(cleanup["reason"], "references_incomplete", "empty folder: {empty_folder}: {swept:#}");
+        assert!(!swept["incomplete"].as_array().expect("a list").is_empty(), "{swept:#}");
+        if empty_folder {
+            std::fs::remove_dir(here.path("other")).expect("removed");
+        }
+        std::fs::rename(here.path("away"), here.path("other")).expect("moved back");
+        assert!(sweep("sweep")["totals"]["versions_removed"].as_u64() > Some(0), "now it is known who reads what");
+        let ids = Sample::ids(&lake(), &here.uri("other/clone"), None).await.expect("the clone reads");
+        assert_eq!(ids.len(), 40);
+    }
+}

@@ -144,6 +144,36 @@ async fn a_registered_table_without_bytes_and_an_unregistered_dataset_are_named(
     assert_eq!(estate, ["table_without_bytes"], "{whole:#}");
 }
 
+#[tokio::test]
+async fn while_a_registered_warehouse_is_away_nothing_is_an_orphan() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = table(&dir, "lake/source", 2).await;
+    table(&dir, "other/clone", 1).await;
+    let old = source.join("data/00000000000000000000000000000001.lance");
+    std::fs::copy(first_data(&source), &old).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(30 * 86_400);
+    std::fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    let registry = assert_cmd::cargo::cargo_bin("squire-reconcile").with_file_name("squire-registry");
+    let at = dir.path().join("ctl").to_str().unwrap().to_owned();
+    let admin = |args: &[&str]| {
+        let out = std::process::Command::new(&registry).args(args).output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    };
+    admin(&["init", &at]);
+    admin(&["project", "create", "p", "--registry", &at]);
+    for name in ["lake", "other"] {
+        let root = dir.path().join(name).to_str().unwrap().to_owned();
+        admin(&["warehouse", "create", name, "--project", "p", "--root", &root, "--registry", &at]);
+    }
+    let orphans = |report: &Value| found(report, "/source").iter().filter(|(kind, _)| kind == "orphan_file").count();
+    assert_eq!(orphans(&report(&dir, &["lake", "--registry", &at]).1), 1);
+    std::fs::rename(dir.path().join("other"), dir.path().join("away")).unwrap();
+    let (code, whole) = report(&dir, &["lake", "--registry", &at]);
+    assert_eq!((code, orphans(&whole)), (3, 0), "{whole:#}");
+    let kinds: Vec<&str> = whole["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["warehouse_without_bucket"]);
+}
+
 #[test]
 fn a_root_without_a_dataset_is_no_clean_bill() {
     let dir = tempfile::tempdir().unwrap();
