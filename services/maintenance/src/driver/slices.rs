@@ -10,14 +10,19 @@ use super::{Planned, save_state};
 use crate::admit::Skip;
 use crate::apply::slices::{self, Landing};
 use crate::apply::{Applied, Tools, failure_kind};
-use crate::memory;
 use crate::state::Distributed;
+use crate::{budget, memory};
 
-/// Hands a large compaction out in slices, and remembers it before anybody is told. `above` is `limits.distribute_above`.
+/// Hands a large compaction out in slices, and remembers it before anybody is told. `above` is `limits.distribute_above`. What
+/// it will rewrite is reserved of the fleet's day, and stays counted: its slices may be executed on another one.
 ///
 /// # Errors
 /// What a pass would say: it was left alone after all, or failed.
 pub async fn distribute(tools: &Tools, p: &Planned, asked_by: Uuid, above: u64) -> Result<Distributed, Box<Applied>> {
+    let reserved = match budget::reserve(tools, &p.plan).await {
+        Ok(reserved) => reserved,
+        Err(skip) => return Err(Box::new(Applied { skipped: Some(skip), ..Applied::default() })),
+    };
     match slices::distribute(tools, p, asked_by, above).await {
         Ok(distributed) => {
             let mut state = p.state.clone();
@@ -32,8 +37,10 @@ pub async fn distribute(tools: &Tools, p: &Planned, asked_by: Uuid, above: u64) 
                 }
             }
         }
-        Err(applied) => {
-            save_state(tools, p, &applied).await;
+        Err(mut applied) => {
+            budget::settle(tools, reserved, &applied).await;
+            let filed = save_state(tools, p, &applied).await;
+            applied.filed.extend(filed);
             Err(applied)
         }
     }
@@ -44,7 +51,7 @@ pub async fn distribute(tools: &Tools, p: &Planned, asked_by: Uuid, above: u64) 
 pub async fn land(tools: &Tools, p: &Planned, landing: Landing) -> Applied {
     let _room = tools.admission.admit(memory::estimate(&p.layout, &p.plan)).await;
     let work = async { Ok(slices::land(tools, p, landing).await) };
-    let applied = match contain::contained(&tools.estate.lake, "landing the slices", &p.look.uri, work).await {
+    let mut applied = match contain::contained(&tools.estate.lake, "landing the slices", &p.look.uri, work).await {
         Ok(applied) => applied,
         Err(e) => {
             let mut applied = Applied::default();
@@ -52,7 +59,8 @@ pub async fn land(tools: &Tools, p: &Planned, landing: Landing) -> Applied {
             applied
         }
     };
-    save_state(tools, p, &applied).await;
+    let filed = save_state(tools, p, &applied).await;
+    applied.filed.extend(filed);
     applied
 }
 

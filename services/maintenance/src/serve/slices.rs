@@ -15,7 +15,7 @@ use squire_service::config::{BusKind, Mode};
 use squire_service::report::{ReportKind, SkipReason, StepReason};
 use uuid::Uuid;
 
-use super::worker::{Verdict, back_off, tell, verdict};
+use super::worker::{Verdict, back_off, tell, tell_blocks, verdict};
 use super::{Daemon, NEIGHBOURS, tick};
 use crate::admit;
 use crate::apply::Applied;
@@ -223,6 +223,10 @@ pub(super) async fn commit(daemon: &Arc<Daemon>, asked: &CommitRequested, attemp
     let Some(row) = report.datasets.first() else { return Ok(Verdict::Done) };
     let pass = PassRequested { run: d.run, uri: uri.to_string(), by_hand: false };
     tell(daemon, &estate, &pass, row, &candidate.case).await;
+    if let Some((applied, _)) = &applied {
+        applied.count(&daemon.metrics);
+        tell_blocks(daemon, &estate, &pass, row, &applied.filed).await;
+    }
     if row.outcome.reason() == Some(SkipReason::WriterActive.as_str()) {
         return Ok(Verdict::HandBack(YIELDED));
     }

@@ -234,7 +234,13 @@ pub(super) async fn tell(daemon: &Daemon, estate: &Estate, pass: &PassRequested,
     }
 }
 
-async fn tell_blocks(daemon: &Daemon, estate: &Estate, pass: &PassRequested, row: &Dataset, filed: &[Filed]) {
+pub(super) async fn tell_blocks(
+    daemon: &Daemon,
+    estate: &Estate,
+    pass: &PassRequested,
+    row: &Dataset,
+    filed: &[Filed],
+) {
     let subject = subject(row.table.as_deref(), &pass.uri);
     for filed in filed {
         let data = RecordData {
