@@ -152,7 +152,9 @@ impl Registry {
                 if unchanged >= other.fields.ttl || other.fields.holder.is_gone() {
                     let due = chrono::Duration::from_std(other.fields.ttl / 2).unwrap_or_default();
                     let last_sign = other.meta.updated_at + due;
-                    after = (other.fields.run != run).then_some(DeadHolder { run: other.fields.run, last_sign });
+                    // A message that is delivered again brings the run of the worker that died with it.
+                    let another = other.fields.run != run || other.fields.holder != fields.holder;
+                    after = another.then_some(DeadHolder { run: other.fields.run, last_sign });
                     return Ok(Change::Put(fields.clone()));
                 }
                 taken = Some(ClaimOutcome::Taken {

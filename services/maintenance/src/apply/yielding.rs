@@ -130,7 +130,8 @@ async fn explained(tools: &Tools, uri: &str, oldest: DateTime<Utc>) -> Result<Ve
         reason: SkipReason::RegistryUnreadable,
         detail: format!("whether its young files are our own cannot be told: {e}"),
     })?;
-    Ok(entries.iter().filter(|e| e.run != tools.estate.run).filter_map(span).collect())
+    // Of this run, too: its own entry is not opened yet, so what stands there is a worker's that had the message before.
+    Ok(entries.iter().filter_map(span).collect())
 }
 
 fn span(entry: &DatasetEntry) -> Option<Span> {

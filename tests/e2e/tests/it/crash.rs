@@ -28,7 +28,7 @@ fn killed_after(test: &str, write: &str, n: usize) -> Option<Fleet> {
     // Whoever did it, the fragments were merged and the rows folded once.
     let stamps = fleet.stamps("orders");
     for step in ["compact", "optimize_indices"] {
-        assert_eq!(stamps.keys().filter(|s| s.contains(&format!("/{step}/"))).count(), 1, "{stamps:?}");
+        assert_eq!(stamps.values().filter(|s| s.contains(&format!("/{step}/"))).count(), 1, "{stamps:?}");
     }
     Some(fleet)
 }

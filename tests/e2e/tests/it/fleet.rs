@@ -21,6 +21,8 @@ use crate::stamps;
 
 /// Long enough for anything on a busy machine.
 const SOON: Duration = Duration::from_secs(90);
+/// Long enough for a whole estate, messages that wait for their next attempt included.
+const LONG: Duration = Duration::from_secs(300);
 /// A time of the year that no test meets: what starts a sweep is a tick by hand.
 pub(crate) const NEVER: &str = "0 0 0 29 2 *";
 
@@ -164,7 +166,11 @@ impl Fleet {
     /// Waits until no tick and no work is queued or in anybody's hands.
     #[track_caller]
     pub(crate) fn settles(&self) {
-        wait("nothing is queued or in work", || self.is_settled().then_some(()));
+        let deadline = Instant::now() + LONG;
+        while !self.is_settled() {
+            assert!(Instant::now() < deadline, "something is queued or in work after {LONG:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     fn is_settled(&self) -> bool {
@@ -258,17 +264,10 @@ impl Fleet {
         self.pylance("read", name, Value::Null)
     }
 
-    /// The versions that Squire made, as `run/step/slice`; of one such name there is one version. A reservation changes
-    /// nothing that anybody reads, and one that was not used is made again.
+    /// The versions that Squire made: `run/step/slice` by version.
     #[track_caller]
-    pub(crate) fn stamps(&self, name: &str) -> BTreeMap<String, u64> {
-        let objects = self.bucket.read(&format!("{}/lake/{name}", self.prefix));
-        let mut out = BTreeMap::new();
-        for (version, stamped) in stamps::of(&objects) {
-            let twice = out.insert(stamped.clone(), version);
-            assert!(twice.is_none() || stamped.contains("/reserve/"), "{name}: two versions are stamped {stamped}");
-        }
-        out
+    pub(crate) fn stamps(&self, name: &str) -> BTreeMap<u64, String> {
+        stamps::of(&self.bucket.read(&format!("{}/lake/{name}", self.prefix))).into_iter().collect()
     }
 
     #[track_caller]
@@ -295,7 +294,6 @@ impl Fleet {
         for key in ["fragments", "unindexed", "digest"] {
             assert_eq!(read[key], expected[key], "{name}: {key}: {read}");
         }
-        self.stamps(name);
         assert!(self.dead_letters().is_empty(), "{:?}", self.dead_letters());
         let idle = self.sweep(replicas);
         assert_eq!(idle["due"], 0, "{idle}");

@@ -101,10 +101,13 @@ fn two_replicas_handle_every_dataset_of_an_estate_once() {
         let result = entry.result.as_ref().unwrap_or_else(|| panic!("{uri} is not closed"));
         assert_eq!(result.outcome, "maintained", "{uri}: {result:?}");
         let name = uri.strip_prefix(&format!("{}/", fleet.root())).expect("below the root");
-        let made: BTreeSet<u64> = fleet.stamps(name).into_values().collect();
+        let stamps = fleet.stamps(name);
+        let made: BTreeSet<u64> = stamps.keys().copied().collect();
         let recorded: BTreeSet<u64> = result.commits.iter().map(|c| c.version).collect();
         assert!(recorded.is_subset(&made) && !recorded.is_empty(), "{uri}: {recorded:?} recorded, {made:?} made");
-        assert!(fleet.stamps(name).keys().all(|s| s.starts_with(run)), "{uri}: one run made them all");
+        assert!(stamps.values().all(|s| s.starts_with(run)), "{uri}: one run made them all: {stamps:?}");
+        let once: BTreeSet<&String> = stamps.values().collect();
+        assert_eq!(once.len(), stamps.len(), "{uri}: each slice of each step is one version: {stamps:?}");
     }
 
     // The next tick finds nothing to do and changes nothing.
