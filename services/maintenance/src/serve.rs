@@ -175,7 +175,7 @@ impl Daemon {
 
     /// A registry whose own record is gone, or another's, is none: nothing may be written into it.
     pub(crate) fn is_ours(&self, snapshot: &squire_registry::Snapshot) -> anyhow::Result<()> {
-        let found = snapshot.estate().map(|e| e.fields.id);
+        let found = snapshot.estate().map(|e| e.fields.estate);
         anyhow::ensure!(
             found == Some(self.registry.id()),
             "the registry {} does not hold this estate any more; bring it back, the fleet waits",
