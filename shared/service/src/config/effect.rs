@@ -63,9 +63,11 @@ impl Effect {
 const DAEMONS: &[Program] = &[Maintenance, Reconcile, IndexBuild];
 
 /// Sections, and the keys that differ from their section; the longest line that fits a key holds. `*` is any one name.
-const EFFECTS: [(&str, Effect); 32] = [
+const EFFECTS: [(&str, Effect); 35] = [
     ("estate", Effect::Now(&[Maintenance])),
-    ("estate.name", Effect::Now(&[Maintenance, Registry])),
+    ("estate.name", Effect::Now(&[Maintenance, Reconcile, Registry])),
+    ("estate.mode", Effect::Now(&[Maintenance, Reconcile])),
+    ("estate.exclusive", Effect::Now(&[Maintenance, Reconcile])),
     ("estate.roots", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("registry", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("storage", Effect::Now(&[Maintenance, Reconcile, Registry])),
@@ -80,19 +82,20 @@ const EFFECTS: [(&str, Effect); 32] = [
     ("policy.required_indices.build", Effect::NotYet(&[IndexBuild])),
     ("floors", Effect::Now(&[Maintenance, Registry])),
     ("limits", Effect::Now(&[Maintenance])),
+    ("limits.concurrency", Effect::Now(&[Maintenance, Reconcile])),
     ("limits.memory", Effect::Now(&[Maintenance, Reconcile])),
     ("limits.delete_rate", Effect::Partly(&[Maintenance], "each process counts for itself.")),
     ("limits.distribute_above", Effect::Now(&[Maintenance])),
-    ("budget", Effect::NotYet(DAEMONS)),
+    ("budget", Effect::Partly(&[Maintenance], "it is warned about at start, and nothing enforces it.")),
     ("budget.rewrite_per_day", Effect::Now(&[Maintenance])),
-    ("prices", Effect::Now(&[Maintenance])),
+    ("prices", Effect::Now(&[Maintenance, Reconcile])),
     ("prices.stored_gib_month", Effect::NotYet(&[Maintenance, Reconcile])),
     ("rollout", Effect::Now(&[Maintenance])),
     ("grace", Effect::NotYet(DAEMONS)),
     ("grace.drain", Effect::Now(&[Maintenance])),
     ("grace.trash", Effect::Now(&[Registry])),
     ("grace.quarantine", Effect::NotYet(&[Reconcile])),
-    ("grace.claim_ttl", Effect::Now(&[Maintenance])),
+    ("grace.claim_ttl", Effect::Now(&[Maintenance, Registry])),
     ("grace.record_history", Effect::Now(&[Maintenance, Registry])),
     ("schedule", Effect::Now(&[Maintenance])),
     ("schedule.maintenance", Effect::Now(&[Maintenance])),

@@ -81,6 +81,8 @@ fn what_has_an_effect_on_a_program_is_read() {
     for folder in ["shared/registry/src", "shared/lake/src", "shared/service/src/report", "shared/service/src/bus"] {
         code(&root().join(folder), &mut shared);
     }
+    let schedule = std::fs::read_to_string(root().join("shared/service/src/schedule.rs")).unwrap();
+    shared.extend(schedule.chars().filter(|c| !c.is_whitespace()));
     for (program, code) in programs() {
         for row in rows().iter().filter(|row| has_effect(&row.key(), program)) {
             let (section, key) = (&row.path[0], &row.path[row.path.len() - 1]);
