@@ -63,7 +63,7 @@ pub(super) fn sections() -> Vec<Section> {
         let mut rows = Vec::new();
         // The keys of `[storage]` are those of the object stores.
         if ty != "Storage" {
-            walk(&items, ty, &[section.name.clone()], &defaults, &mut rows);
+            walk(&items, ty, std::slice::from_ref(&section.name), &defaults, &mut rows);
         }
         Section { name: section.name.clone(), docs: section.docs.clone(), rows }
     };
