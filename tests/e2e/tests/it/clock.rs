@@ -27,9 +27,9 @@ fn five_replicas_sweep_an_instant_once() {
     fleet.settles();
     let sweeps = swept(&all);
     assert_eq!(sweeps.len(), 2, "{sweeps:#?}");
-    let handed: BTreeSet<u64> = sweeps.iter().filter_map(|s| s["handed"].as_u64()).collect();
-    assert_eq!(handed, BTreeSet::from([0, 1]), "one found the work, the other found it done: {sweeps:#?}");
-    assert_eq!((fleet.runs(), fleet.events_of("run.started").len()), (1, 1));
+    // Where the first was still at it, the second found the pass queued; else it found the work done.
+    let handed: u64 = sweeps.iter().filter_map(|s| s["handed"].as_u64()).sum();
+    assert_eq!(handed, 1, "{sweeps:#?}");
     assert_eq!(fleet.events_of("pass.completed").len(), 1);
     let steps: Vec<String> = fleet.stamps("orders").into_values().collect();
     assert_eq!(steps.iter().collect::<BTreeSet<_>>().len(), 2, "one reservation, one merge: {steps:?}");
