@@ -1,5 +1,6 @@
 //! Taking messages: the judgement before a worker sees one, and what the worker can say of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -79,6 +80,7 @@ impl Consumer {
             payload: raw.payload,
             handle: Arc::from(raw.handle),
             renewed: Arc::new(Mutex::new(Instant::now())),
+            settled: Arc::default(),
             event: None,
             request: None,
         };
@@ -152,6 +154,8 @@ pub struct Delivery {
     pub(super) payload: Bytes,
     pub(super) handle: Arc<dyn Handle>,
     renewed: Arc<Mutex<Instant>>,
+    /// Set by the last word on it: a guard that lives on says nothing more.
+    settled: Arc<AtomicBool>,
     pub(super) event: Option<Event>,
     request: Option<Request>,
 }
@@ -201,6 +205,7 @@ impl Delivery {
     /// # Errors
     /// [`super::BusErrorKind::Transient`] when it could not be confirmed.
     pub async fn ack(self) -> Result<()> {
+        self.settle();
         self.handle.ack().await?;
         self.bus.count(self.stream, "done");
         Ok(())
@@ -231,7 +236,12 @@ impl Delivery {
         self.requeue_after(delay).await
     }
 
+    pub(super) fn settle(&self) {
+        self.settled.store(true, Ordering::SeqCst);
+    }
+
     async fn requeue_after(self, delay: Duration) -> Result<()> {
+        self.settle();
         self.handle.nak(delay).await?;
         self.bus.count(self.stream, "requeued");
         Ok(())
@@ -242,6 +252,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn refuse(self) -> Result<()> {
+        self.settle();
         self.handle.term().await?;
         self.bus.count(self.stream, "refused");
         Ok(())
@@ -255,13 +266,16 @@ impl Delivery {
         renew(&*self.handle, &self.renewed).await
     }
 
-    /// Says so three times per ack wait until the guard is dropped.
+    /// Says so three times per ack wait until the guard is dropped, or the last word on the message is said.
     pub fn keep_alive(&self) -> KeepAlive {
-        let (handle, renewed) = (self.handle.clone(), self.renewed.clone());
+        let (handle, renewed, settled) = (self.handle.clone(), self.renewed.clone(), self.settled.clone());
         let every = self.bus.inner.settings.ack_wait / 3;
         KeepAlive(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(every).await;
+                if settled.load(Ordering::SeqCst) {
+                    return;
+                }
                 if let Err(error) = renew(&*handle, &renewed).await {
                     tracing::debug!(%error, "a sign of progress was not sent");
                 }

@@ -88,6 +88,7 @@ impl Delivery {
         if let Err(error) = self.bus.publish(&Address::Event(EventType::MessageDead), &event).await {
             tracing::warn!(%error, subject = self.subject, "the event of a dead letter was not published");
         }
+        self.settle();
         self.handle.term().await?;
         self.bus.count(self.stream, "dead");
         let labels = [self.stream.as_str(), reason.as_str()];

@@ -87,6 +87,7 @@ conform!(
     a_silent_worker_loses_its_message,
     progress_keeps_a_message,
     a_retry_waits_for_its_delay,
+    a_guard_says_nothing_after_the_last_word,
     a_refused_message_is_gone,
     attempts_are_judged_before_the_work,
     a_hand_back_is_no_attempt,
@@ -260,6 +261,19 @@ async fn a_retry_waits_for_its_delay(w: &World) {
     assert_eq!(again.attempts(), 3);
     again.ack().await.unwrap();
     assert_eq!(w.counted("squire_messages_total{outcome=\"requeued\",stream=\"work\"}"), 2);
+}
+
+async fn a_guard_says_nothing_after_the_last_word(w: &World) {
+    let hasty = w.replica(hasty()).await;
+    w.bus.request_pass(&pass(1, "s3://lake/a")).await.unwrap();
+    let mut consumer = hasty.consumer(Queue::Pass).await.unwrap();
+    let delivery = next(&mut consumer).await;
+    let _guard = delivery.keep_alive();
+    // A sign of progress in between would put it off, again and again.
+    delivery.retry(Duration::from_secs(1)).await.unwrap();
+    let again = next(&mut consumer).await;
+    assert_eq!(again.attempts(), 2);
+    again.ack().await.unwrap();
 }
 
 async fn a_refused_message_is_gone(w: &World) {
