@@ -24,18 +24,6 @@ pub fn per_day(config: &MaintenanceConfig) -> Option<u64> {
     config.budget.rewrite_per_day.map(|b| b.as_u64())
 }
 
-/// Says at start which of the config's budgets nothing enforces.
-pub fn warn_of_the_unenforced(config: &MaintenanceConfig) {
-    for (key, set) in [
-        ("budget.requests_per_second", config.budget.requests_per_second.is_some()),
-        ("budget.cost_per_day", config.budget.cost_per_day.is_some()),
-    ] {
-        if set {
-            tracing::warn!("{key} is set, and this version does not enforce it; budget.rewrite_per_day is enforced");
-        }
-    }
-}
-
 /// Bytes that may still be rewritten today; `None` where nothing bounds them.
 ///
 /// # Errors

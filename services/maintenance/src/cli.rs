@@ -237,7 +237,7 @@ impl Context {
     }
 
     async fn sweep(&self, args: SweepArgs) -> anyhow::Result<Exit> {
-        crate::budget::warn_of_the_unenforced(&self.config.config);
+        self.config.warn_of_what_has_no_effect(squire_service::config::Program::Maintenance);
         let mut estate = self.estate(&args.roots, args.bounds.flags(), None).await?;
         let settings = settings(&estate, &args.bounds, args.due)?;
         let selection = Selection { datasets: args.datasets, due: args.due, limit: args.limit };

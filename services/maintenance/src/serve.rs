@@ -84,7 +84,7 @@ pub(crate) async fn run(config: Loaded<Policy, Floors>, metrics: Metrics, comman
         config = daemon.config.digest(),
         "serving"
     );
-    crate::budget::warn_of_the_unenforced(&daemon.config.config);
+    daemon.config.warn_of_what_has_no_effect(squire_service::config::Program::Maintenance);
     let mut loops = tokio::task::JoinSet::new();
     loops.spawn(clock::run(daemon.clone(), job));
     loops.spawn(tick::run(daemon.clone()));

@@ -1,5 +1,5 @@
-//! Which programs a key has an effect on. The only place that says so: the configuration's reference page and
-//! `--check-config` are made from it.
+//! Which programs a key has an effect on. The only place that says so: the configuration's reference page, `--check-config`
+//! and the warnings at start are made from it.
 
 use strum::Display;
 
@@ -36,16 +36,16 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// The effect of a dotted key or section; that of the section where the key has no line of its own. `None` for what
-    /// is no section.
+    /// The effect of a dotted key or section; that of the section where the key has no line of its own. `None` where neither
+    /// has one.
     pub fn of(key: &str) -> Option<Self> {
         let path = split_key(key).ok()?;
-        let fits = |pattern: &str| {
-            let parts: Vec<&str> = pattern.split('.').collect();
-            parts.len() <= path.len() && parts.iter().zip(&path).all(|(part, name)| *part == "*" || part == name)
+        let fits = |line: &str| {
+            let mut names = path.iter();
+            line.split('.').all(|part| names.next().is_some_and(|name| name == part))
         };
-        let found = EFFECTS.iter().filter(|(pattern, _)| fits(pattern));
-        found.max_by_key(|(pattern, _)| pattern.split('.').count()).map(|(_, effect)| *effect)
+        let found = EFFECTS.iter().filter(|(line, _)| fits(line));
+        found.max_by_key(|(line, _)| line.split('.').count()).map(|(_, effect)| *effect)
     }
 
     /// The programs, of now or of later.
@@ -62,43 +62,39 @@ impl Effect {
 
 const DAEMONS: &[Program] = &[Maintenance, Reconcile, IndexBuild];
 
-/// Sections, and the keys that differ from their section; the longest line that fits a key holds. `*` is any one name.
-const EFFECTS: [(&str, Effect); 35] = [
+/// Sections, and the keys that differ from their section; the longest line that fits a key holds.
+const EFFECTS: [(&str, Effect); 31] = [
     ("estate", Effect::Now(&[Maintenance])),
     ("estate.name", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("estate.mode", Effect::Now(&[Maintenance, Reconcile])),
-    ("estate.exclusive", Effect::Now(&[Maintenance, Reconcile])),
     ("estate.roots", Effect::Now(&[Maintenance, Reconcile, Registry])),
+    ("estate.exclusive", Effect::Now(&[Maintenance, Reconcile])),
     ("registry", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("storage", Effect::Now(&[Maintenance, Reconcile, Registry])),
-    ("storage.delete", Effect::Now(&[Maintenance])),
-    ("storage.*.delete", Effect::Now(&[Maintenance])),
+    ("storage.delete", Effect::Now(&[Maintenance, Registry])),
     ("policy", Effect::Now(&[Maintenance, Registry])),
     (
         "policy.erase_within",
         Effect::Partly(&[Maintenance, Registry], "it shortens the retention, and starts no rewrite."),
     ),
-    ("policy.longest_write", Effect::Now(&[Reconcile])),
+    ("policy.longest_write", Effect::Now(&[Reconcile, Registry])),
     ("policy.required_indices.build", Effect::NotYet(&[IndexBuild])),
     ("floors", Effect::Now(&[Maintenance, Registry])),
     ("limits", Effect::Now(&[Maintenance])),
-    ("limits.concurrency", Effect::Now(&[Maintenance, Reconcile])),
     ("limits.memory", Effect::Now(&[Maintenance, Reconcile])),
+    ("limits.concurrency", Effect::Now(&[Maintenance, Reconcile])),
     ("limits.delete_rate", Effect::Partly(&[Maintenance], "each process counts for itself.")),
-    ("limits.distribute_above", Effect::Now(&[Maintenance])),
-    ("budget", Effect::Partly(&[Maintenance], "it is warned about at start, and nothing enforces it.")),
+    ("budget", Effect::NotYet(DAEMONS)),
     ("budget.rewrite_per_day", Effect::Now(&[Maintenance])),
     ("prices", Effect::Now(&[Maintenance, Reconcile])),
     ("prices.stored_gib_month", Effect::NotYet(&[Maintenance, Reconcile])),
     ("rollout", Effect::Now(&[Maintenance])),
-    ("grace", Effect::NotYet(DAEMONS)),
-    ("grace.drain", Effect::Now(&[Maintenance])),
     ("grace.trash", Effect::Now(&[Registry])),
     ("grace.quarantine", Effect::NotYet(&[Reconcile])),
+    ("grace.drain", Effect::Now(&[Maintenance])),
     ("grace.claim_ttl", Effect::Now(&[Maintenance, Registry])),
     ("grace.record_history", Effect::Now(&[Maintenance, Registry])),
     ("schedule", Effect::Now(&[Maintenance])),
-    ("schedule.maintenance", Effect::Now(&[Maintenance])),
     ("schedule.reconcile", Effect::NotYet(&[Reconcile])),
     ("bus", Effect::Now(&[Maintenance, Registry])),
     ("http", Effect::Now(&[Maintenance])),

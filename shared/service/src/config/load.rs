@@ -15,7 +15,7 @@ use super::check::{self, Problem};
 use super::layer::{self, Layer, expectation, join_key, split_assignment, split_key};
 use super::nearest::{env_name, known_keys, nearest};
 use super::show::{is_secret, leaves};
-use super::{Config, ConfigError, Effect, Http, Issue, Leaf, Source};
+use super::{Config, ConfigError, Effect, Http, Issue, Leaf, Program, Source};
 use crate::cli::{OutputFormat, print_stdout};
 
 const DEFAULT_FILE: &str = "squire.toml";
@@ -94,11 +94,26 @@ impl<P, F> Loaded<P, F> {
         };
         let mut text =
             format!("configuration ok: {from}; {set} of {} values set, the rest are defaults\n", self.leaves.len());
-        let set = self.leaves.iter().filter(|leaf| leaf.source != Source::Default);
-        for leaf in set.filter(|leaf| Effect::of(&leaf.key).is_some_and(Effect::is_not_yet)) {
+        for (leaf, _) in self.without_effect() {
             text.push_str(&format!("no effect yet: {} ({})\n", leaf.key, leaf.source));
         }
         text
+    }
+
+    /// Values that somebody set and that have no effect yet, with the programs that they are meant for.
+    pub fn without_effect(&self) -> impl Iterator<Item = (&Leaf, &'static [Program])> {
+        let set = self.leaves.iter().filter(|leaf| leaf.source != Source::Default);
+        set.filter_map(|leaf| match Effect::of(&leaf.key) {
+            Some(Effect::NotYet(programs)) => Some((leaf, programs)),
+            _ => None,
+        })
+    }
+
+    /// Warns in the log of the values that are meant for `program` and that it does not heed yet.
+    pub fn warn_of_what_has_no_effect(&self, program: Program) {
+        for (leaf, _) in self.without_effect().filter(|(_, programs)| programs.contains(&program)) {
+            tracing::warn!("{} is set ({}), and this version does not heed it", leaf.key, leaf.source);
+        }
     }
 
     /// `config show` in the format that was asked for; HTML and Markdown show the text.

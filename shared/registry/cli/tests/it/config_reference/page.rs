@@ -129,7 +129,9 @@ pub(super) fn page() -> String {
     out.push_str("\n## Without effect so far\n\nThese keys are read and checked and change nothing yet: ");
     let mut none = Vec::new();
     for section in &sections {
-        if effect(&section.name).is_not_yet() && section.rows.iter().all(|row| effect(&row.key()).is_not_yet()) {
+        if Effect::of(&section.name).is_some_and(Effect::is_not_yet)
+            && section.rows.iter().all(|row| effect(&row.key()).is_not_yet())
+        {
             none.push(format!("`[{}]`", section.name));
         } else {
             let keys = section.rows.iter().flat_map(|row| {
@@ -137,9 +139,6 @@ pub(super) fn page() -> String {
                 std::iter::once(row.key()).chain(within)
             });
             none.extend(keys.filter(|key| effect(key).is_not_yet()).map(|key| format!("`{key}`")));
-        }
-        if section.name == "storage" {
-            none.push("`[storage.delete]`".to_owned());
         }
     }
     writeln!(out, "{}. `--check-config` names those that you set.", none.join(", ")).unwrap();
@@ -226,7 +225,7 @@ fn storage(out: &mut String, effect: impl Fn(&str) -> Effect) {
         ),
         (
             "storage.\"URI\".delete.OPTION",
-            "storage.x.delete",
+            "storage.delete",
             "no variable",
             "The same below one URI; it takes the place of `[storage.delete]`.".to_owned(),
         ),
