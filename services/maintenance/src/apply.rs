@@ -13,7 +13,7 @@ use squire_lake::look::Look;
 use squire_lake::refs::CloneGraph;
 use squire_lake::verify::Checks;
 use squire_lake::{Kind, contain};
-use squire_registry::{Block, Claim, ClaimOutcome, Commit, DatasetResult, Governance, Registry};
+use squire_registry::{Block, BlockKind, Claim, ClaimOutcome, Commit, DatasetResult, Governance, Registry, Subject};
 use squire_service::report::{FailureKind, SkipReason, StepKind};
 use squire_service::shutdown::Shutdown;
 use squire_service::telemetry::Metrics;
@@ -23,12 +23,15 @@ use crate::admit::{self, Skip};
 use crate::estate::{Estate, Rates};
 use crate::memory::Admission;
 use crate::plan::{self, DatasetPlan, Settings};
-use crate::state::WaitingFor;
+use crate::state::{Unverified, WaitingFor};
 
+mod again;
 mod cleanup;
 mod pass;
 pub mod slices;
 mod yielding;
+
+pub use again::verify_again;
 
 use pass::Pass;
 
@@ -71,6 +74,10 @@ pub struct Applied {
     pub lost_folds: u64,
     /// The claim ran out, or was taken over, while the pass worked.
     pub claim_lost: bool,
+    /// Commits that landed and could not be verified.
+    pub unverified: Vec<Unverified>,
+    /// Versions of earlier such commits about which nothing is open any more.
+    pub settled: Vec<u64>,
     /// Blocks that were filed.
     pub filed: Vec<Filed>,
     /// The audit entry was opened.
@@ -248,6 +255,19 @@ async fn let_go(claim: SharedClaim, renewing: tokio::task::JoinHandle<()>, uri: 
         && let Err(e) = claim.release().await
     {
         tracing::warn!(dataset = uri, error = %e, "the claim could not be released; it expires by itself");
+    }
+}
+
+/// A mismatch files a block: nobody works on the dataset until a person has looked.
+async fn file_verify_block(tools: &Tools, uri: &str, why: &str) -> Option<Filed> {
+    let subject = Subject::Dataset(uri.to_string());
+    let block = Block { kind: BlockKind::Verify, subject, until: None, version: None };
+    match tools.registry.block_add(block.clone(), why).await {
+        Ok(id) => Some(Filed { id, block, reason: why.to_string() }),
+        Err(e) => {
+            tracing::error!(dataset = uri, error = %e, "the block for a failed verification could not be filed");
+            None
+        }
     }
 }
 

@@ -282,8 +282,9 @@ impl Context {
         kind: ReportKind,
         (yes, again): (bool, Option<&Selection>),
     ) -> anyhow::Result<Exit> {
-        let work =
-            plans(&planned).any(|p| !p.is_empty()) || (estate.registry.is_some() && planned.has_lasting_failures());
+        let work = plans(&planned).any(|p| !p.is_empty())
+            || planned.has_unverified()
+            || (estate.registry.is_some() && planned.has_lasting_failures());
         if !work || settings.mode == Mode::Observe {
             let report = self.report(kind, estate, &planned, &HashMap::new());
             return self.finish(&report, false, None);

@@ -18,7 +18,7 @@ use squire_service::report::{
 };
 
 use crate::admit::{self, Skip};
-use crate::apply::{Applied, Filed, Tools, apply, failure_kind};
+use crate::apply::{Applied, Filed, Tools, apply, failure_kind, verify_again};
 use crate::budget;
 use crate::estate::{Estate, Scope};
 use crate::memory;
@@ -74,6 +74,11 @@ pub struct Planned {
 }
 
 impl PlannedEstate {
+    /// Whether an earlier pass left a commit unverified.
+    pub fn has_unverified(&self) -> bool {
+        self.candidates.iter().any(|c| matches!(&c.case, Case::Planned(p) if !p.state.unverified.is_empty()))
+    }
+
     /// Whether a look failed in a way that must be remembered.
     pub fn has_lasting_failures(&self) -> bool {
         self.candidates.iter().any(|c| matches!(&c.case, Case::Failed(e) if lasts(e)))
@@ -86,6 +91,11 @@ fn lasts(e: &squire_lake::Error) -> bool {
 }
 
 impl Planned {
+    /// Whether there is anything to do: its plan, or what an earlier pass could not verify.
+    pub fn has_work(&self) -> bool {
+        !self.plan.is_empty() || !self.state.unverified.is_empty()
+    }
+
     /// Whether files lie in it that no version names and that are young enough to be somebody's work.
     pub fn has_unnamed_files(&self, now: DateTime<Utc>) -> bool {
         !squire_lake::writers::unnamed(&self.look, self.governance.policy.policy.yield_window, now).is_empty()
@@ -355,6 +365,10 @@ impl Planner<'_> {
             let when = failure.at.format("%Y-%m-%d %H:%M UTC");
             layout.unclean.push((StepReason::Unhealthy, format!("a file of HEAD could not be read on {when}")));
         }
+        if let Some(open) = state.unverified.first() {
+            let why = format!("version {} of ours could not be verified yet; the next pass tries it first", open.after);
+            layout.unclean.push((StepReason::VerifyFailed, why));
+        }
         if let Some(why) = self.estate.config().storage.delete_missing(&look.uri) {
             layout.unclean.push((StepReason::NoDeletePermission, why));
         }
@@ -509,13 +523,13 @@ fn row(
     report::dataset(&seen, applied, skip, seconds)
 }
 
-/// Applies every non-empty plan, several at once, in the plan's order. Saves the state of what changed.
+/// Applies every plan with work, several at once, in the plan's order. Saves the state of what changed.
 pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<String, (Applied, f64)> {
     let work: Vec<&Planned> = planned
         .candidates
         .iter()
         .filter_map(|c| match &c.case {
-            Case::Planned(p) if !p.plan.is_empty() => Some(p.as_ref()),
+            Case::Planned(p) if p.has_work() => Some(p.as_ref()),
             _ => None,
         })
         .collect();
@@ -560,17 +574,26 @@ pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
         applied
     } else {
         let _room = tools.admission.admit(memory::estimate(&p.layout, &p.plan)).await;
-        match budget::reserve(tools, &p.plan).await {
-            Ok(reserved) => {
-                let applied = apply_contained(tools, p).await;
-                budget::settle(tools, reserved, &applied).await;
-                applied
-            }
-            Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
+        let open = verify_again(tools, p).await;
+        if open.failures.is_empty() {
+            Applied { settled: open.settled, ..apply_reserved(tools, p).await }
+        } else {
+            open
         }
     };
     applied.filed.extend(save_state(tools, p, &applied).await);
     applied
+}
+
+async fn apply_reserved(tools: &Tools, p: &Planned) -> Applied {
+    match budget::reserve(tools, &p.plan).await {
+        Ok(reserved) => {
+            let applied = apply_contained(tools, p).await;
+            budget::settle(tools, reserved, &applied).await;
+            applied
+        }
+        Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
+    }
 }
 
 async fn apply_contained(tools: &Tools, p: &Planned) -> Applied {
@@ -589,6 +612,8 @@ async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) -> Option<Fil
     if applied.skipped.is_none() && !again && !tools.shutdown.is_requested() {
         state.distributed = None;
     }
+    state.unverified.retain(|open| !applied.settled.contains(&open.after));
+    state.unverified.extend(applied.unverified.iter().cloned());
     let now = tools.estate.now();
     let window = p.governance.policy.policy.yield_window;
     let before = state.waiting_for.take().filter(|w| w.goes_on(window, now));

@@ -18,6 +18,8 @@ pub struct DatasetState {
     pub version: Option<u64>,
     /// Bytes rewritten, with their times, within the last retention.
     pub rewritten: Vec<(DateTime<Utc>, u64)>,
+    /// Commits of ours that could not be verified: nothing is cleaned up before they are.
+    pub unverified: Vec<Unverified>,
     /// Somebody else's long work that keeps the pass waiting.
     pub waiting_for: Option<WaitingFor>,
     /// A compaction that is in work in slices: until it is committed or given up the dataset is left to it.
@@ -25,6 +27,19 @@ pub struct DatasetState {
     pub distributed: Option<Distributed>,
     /// The last failure that must not be repeated before HEAD moves.
     pub failure: Option<Failure>,
+}
+
+/// A commit of ours whose verification came to no end: an I/O error or a panic, and no mismatch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Unverified {
+    /// The version before it, which may be the only one that answers right.
+    pub before: u64,
+    /// Its version.
+    pub after: u64,
+    /// Old and new fragment ids of each rewritten group.
+    pub groups: Vec<(Vec<u64>, Vec<u64>)>,
+    /// The indices that it touched.
+    pub indices: Vec<String>,
 }
 
 /// Somebody else's long work.

@@ -11,17 +11,15 @@ use squire_lake::look::Look;
 use squire_lake::stamp::Stamper;
 use squire_lake::verify::{self, Checks};
 use squire_lake::{Kind, contain, fold};
-use squire_registry::{
-    Block, BlockKind, Commit, CommitStep, DatasetEntry, DatasetIntent, Governance, Subject, VersionEntry,
-};
+use squire_registry::{Commit, CommitStep, DatasetEntry, DatasetIntent, Governance, Subject, VersionEntry};
 use squire_service::report::SkipReason;
 
 use super::slices::Landing;
 use super::yielding::{Stopped, Yielding};
-use super::{After, Applied, Filed, MAX_CONFLICTS, SharedClaim, Tools, recheck};
+use super::{After, Applied, MAX_CONFLICTS, SharedClaim, Tools, file_verify_block, recheck};
 use crate::admit::Skip;
 use crate::plan::{self, DatasetPlan, Layout, Limits, MAX_ROUNDS, Round, Rules};
-use crate::state::WaitingFor;
+use crate::state::{Unverified, WaitingFor};
 
 /// One pass at work.
 pub(super) struct Pass<'a> {
@@ -444,8 +442,16 @@ impl<'a> Pass<'a> {
         layout: &Layout,
     ) -> Result<(), Stop> {
         let touched: Vec<_> = layout.indices.iter().filter(|i| touched(i)).cloned().collect();
+        // Open until it is known: a panic must not leave the commit for verified.
+        self.out.unverified.push(Unverified {
+            before: rewrite.before,
+            after: rewrite.after,
+            groups: rewrite.groups.clone(),
+            indices: touched.iter().map(|i| i.name.clone()).collect(),
+        });
         match verify::verify(&self.tools.estate.lake, &self.plan.uri, rewrite, &touched).await {
             Ok(checks) => {
+                self.out.unverified.pop();
                 let all = self.out.checks.get_or_insert_with(Checks::default);
                 all.rows = checks.rows;
                 all.sampled_rows += checks.sampled_rows;
@@ -455,26 +461,10 @@ impl<'a> Pass<'a> {
             Err(e) => {
                 self.out.fail("verify", &e);
                 if e.kind() == Kind::Verify {
-                    self.block(&e.to_string()).await;
+                    self.out.unverified.pop();
+                    self.out.filed.extend(file_verify_block(self.tools, &self.plan.uri, &e.to_string()).await);
                 }
                 Err(Stop::Failed)
-            }
-        }
-    }
-
-    /// A mismatch files a block: nobody works on the dataset until a person has looked.
-    async fn block(&mut self, why: &str) {
-        let block = Block {
-            kind: BlockKind::Verify,
-            subject: Subject::Dataset(self.plan.uri.clone()),
-            until: None,
-            version: None,
-        };
-        match self.tools.registry.block_add(block.clone(), why).await {
-            Ok(id) => self.out.filed.push(Filed { id, block, reason: why.to_string() }),
-            Err(e) => {
-                let dataset = &self.plan.uri;
-                tracing::error!(dataset, error = %e, "the block for a failed verification could not be filed");
             }
         }
     }

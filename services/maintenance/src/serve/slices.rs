@@ -89,10 +89,6 @@ pub(super) async fn hand_out(
     estate.run = Uuid::now_v7();
     let tools = daemon.tools(&estate, neighbours, daemon.settings(&estate, !pass.by_hand));
     let above = daemon.config.config.limits.distribute_above.as_u64();
-    // Reserved whole, and never given back: what the slices write is known only when they are done.
-    if let Err(skip) = crate::budget::reserve(&tools, &p.plan).await {
-        return Ok(Err(Applied { skipped: Some(skip), ..Applied::default() }));
-    }
     match driver::slices::distribute(&tools, p, pass.run, above).await {
         Ok(d) => {
             request(daemon, &d, &pass.uri, &[]).await?;

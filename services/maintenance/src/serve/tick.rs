@@ -118,7 +118,7 @@ pub(super) fn choose(candidates: &[Candidate], places: usize) -> Vec<String> {
     let mut due: Vec<(&str, u64, Option<DateTime<Utc>>)> = candidates
         .iter()
         .filter_map(|c| match &c.case {
-            Case::Planned(p) if !p.plan.is_empty() => Some((c.uri.as_str(), p.plan.gain(), p.state.last_pass_at)),
+            Case::Planned(p) if p.has_work() => Some((c.uri.as_str(), p.plan.gain(), p.state.last_pass_at)),
             _ => None,
         })
         .collect();

@@ -137,7 +137,7 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
             Err(instead) => applied = Some((instead, 0.0)),
         }
     } else if let Case::Planned(p) = &candidate.case
-        && !p.plan.is_empty()
+        && p.has_work()
     {
         tick::open(daemon, &estate, pass.run, started).await?;
         let tools = daemon.tools(&estate, &neighbours, settings);
