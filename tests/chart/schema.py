@@ -22,18 +22,17 @@ SIZE = {"anyOf": [WHOLE, text(pattern=r"^\s*\d+(\.\d+)?\s*([KMGTPE]i?)?B?\s*$")]
 
 
 def cron_field(numbers, names=""):
-    one = f"(?:{numbers}{'|' + names if names else ''})"
-    part = rf"(?:\*|\?|{one}(?:-{one})?)(?:/[1-9]\d?)?"
-    return f"{part}(?:,{part})*"
+    one = f"({numbers}{'|' + names if names else ''})"
+    part = rf"([*?]|{one}(-{one})?)(/[1-9]\d?)?"
+    return f"{part}(,{part})*"
 
 
-MONTHS = "JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC"
-DAYS = "SUN|MON|TUE|WED|THU|FRI|SAT"
+NAMES = "[A-Za-z]{3}"
 SIXTY, HOUR, DAY = r"[0-5]?\d", r"[01]?\d|2[0-3]", r"0?[1-9]|[12]\d|3[01]"
-FIVE = [cron_field(SIXTY), cron_field(HOUR), cron_field(DAY), cron_field(r"0?[1-9]|1[0-2]", MONTHS), cron_field("[0-7]", DAYS)]
+FIVE = [cron_field(SIXTY), cron_field(HOUR), cron_field(DAY), cron_field(r"0?[1-9]|1[0-2]", NAMES), cron_field("[0-7]", NAMES)]
 # A CronJob's five fields, and the daemons' six with seconds first (and a year, if wanted).
 CRON5 = text(pattern="^" + r"\s+".join(FIVE) + "$")
-CRON6 = text(pattern="^" + r"\s+".join([cron_field(SIXTY), *FIVE]) + r"(?:\s+(?:\*|\d{4}(?:-\d{4})?))?$")
+CRON6 = text(pattern="^" + r"\s+".join([cron_field(SIXTY), *FIVE]) + r"(\s+(\*|\d{4}))?$")
 
 TYPES = {
     "text": text(),

@@ -379,17 +379,12 @@ impl Metrics {
         for reason in HoldReason::ALL {
             fleet.held_bytes.with_label_values(&[reason.as_str()]);
         }
-        for reason in BlockReason::ALL {
-            fleet.blocks.with_label_values(&[reason.as_str()]);
-        }
+        fleet.clear_records();
         for stream in STREAMS {
             for state in QUEUE_STATES {
                 fleet.queue_messages.with_label_values(&[stream, state]);
             }
             fleet.dead_letters.with_label_values(&[stream]);
-        }
-        for collection in COLLECTIONS {
-            fleet.unreadable_records.with_label_values(&[collection]);
         }
         for task in TASKS {
             fleet.last_success.with_label_values(&[task]);
@@ -517,6 +512,17 @@ impl ProcessMetrics {
 }
 
 impl FleetGauges {
+    /// Sets what is counted of the registry's records (blocks, unreadable ones) to zero. The series stay: an alert on
+    /// silence must not fire because there is nothing to count.
+    pub fn clear_records(&self) {
+        for reason in BlockReason::ALL {
+            self.blocks.with_label_values(&[reason.as_str()]).set(0);
+        }
+        for collection in COLLECTIONS {
+            self.unreadable_records.with_label_values(&[collection]).set(0);
+        }
+    }
+
     fn register(d: &Declare<'_>) -> Self {
         Self {
             datasets: d.gauges(
