@@ -18,11 +18,13 @@ use squire_service::report::{FailureKind, SkipReason, StepKind};
 use squire_service::shutdown::Shutdown;
 use squire_service::telemetry::Metrics;
 use tokio::sync::Mutex;
+use uuid::Uuid;
 
 use crate::admit::{self, Skip};
-use crate::estate::{Estate, Rates};
+use crate::estate::Estate;
 use crate::memory::Admission;
 use crate::plan::{self, DatasetPlan, Settings};
+use crate::rates::Rates;
 use crate::state::{Unverified, WaitingFor};
 
 mod again;
@@ -80,8 +82,8 @@ pub struct Applied {
     pub settled: Vec<u64>,
     /// Blocks that were filed.
     pub filed: Vec<Filed>,
-    /// The audit entry was opened.
-    pub opened: bool,
+    /// The attempt whose audit entry was opened.
+    pub opened: Option<Uuid>,
     /// Compaction: fragments removed and added, bytes, tasks, seconds.
     pub compact: StepDone,
     /// Index work.
@@ -90,8 +92,12 @@ pub struct Applied {
     pub indices_seconds: f64,
     /// What verification compared.
     pub checks: Option<Checks>,
+    /// Seconds of verification.
+    pub verify_seconds: f64,
     /// Clean-up.
     pub cleaned: Option<Cleaned>,
+    /// Seconds in which versions were removed.
+    pub cleanup_seconds: f64,
     /// The failure of each step.
     pub failures: BTreeMap<&'static str, (FailureKind, String)>,
     /// Clean-up was refused after all, by FACES' reason.
@@ -115,6 +121,8 @@ pub struct Filed {
     pub block: Block,
     /// Why.
     pub reason: String,
+    /// Ids of the earlier ones that were lifted for it.
+    pub lifted: Vec<String>,
 }
 
 /// Compaction's counts.
@@ -155,6 +163,13 @@ impl Applied {
         metrics.commit_conflicts.with_label_values(&[StepKind::OptimizeIndices.as_str()]).inc_by(self.lost_folds);
         metrics.claims_lost.inc_by(u64::from(self.claim_lost));
         metrics.wasted_bytes.inc_by(self.stranded);
+        // The report's bytes are compaction's.
+        metrics.rewritten_bytes.inc_by(self.indices.iter().map(|i| i.bytes).sum());
+        for (step, seconds) in [(StepKind::Verify, self.verify_seconds), (StepKind::Cleanup, self.cleanup_seconds)] {
+            if seconds > 0.0 {
+                metrics.step_duration.with_label_values(&[step.as_str()]).observe(seconds);
+            }
+        }
     }
 
     fn fail(&mut self, step: &'static str, error: &squire_lake::Error) {
@@ -246,7 +261,24 @@ async fn hold(
     if let Err(e) = yielding::bury(tools, &claim).await {
         tracing::warn!(dataset = plan.uri, error = %e, "the end of the run that died here could not be recorded");
     }
+    if claim.taken_from().is_some()
+        && let Some(skip) = moved(tools, plan).await
+    {
+        // Not kept for its TTL: this very process comes again.
+        claim.release().await.unwrap_or_else(|e| tracing::debug!(error = %e, "the claim expires by itself"));
+        return Err(skip);
+    }
     Ok(keep_renewed(claim, tools.estate.config().grace.claim_ttl))
+}
+
+/// Whoever held the claim may have committed after the plan was made: what it did is not planned over.
+async fn moved(tools: &Tools, plan: &DatasetPlan) -> Option<Skip> {
+    let detail = match tools.estate.lake.latest_version(&plan.uri).await {
+        Ok(head) if head == plan.read_version => return None,
+        Ok(head) => format!("HEAD moved from version {} to {head} under the run that died here", plan.read_version),
+        Err(e) => format!("whether the run that died here had moved HEAD cannot be told: {e}"),
+    };
+    Some(Skip { reason: SkipReason::PlanStale, detail })
 }
 
 async fn let_go(claim: SharedClaim, renewing: tokio::task::JoinHandle<()>, uri: &str) {
@@ -263,7 +295,7 @@ async fn file_verify_block(tools: &Tools, uri: &str, why: &str) -> Option<Filed>
     let subject = Subject::Dataset(uri.to_string());
     let block = Block { kind: BlockKind::Verify, subject, until: None, version: None };
     match tools.registry.block_add(block.clone(), why).await {
-        Ok(id) => Some(Filed { id, block, reason: why.to_string() }),
+        Ok(id) => Some(Filed { id, block, reason: why.to_string(), lifted: Vec::new() }),
         Err(e) => {
             tracing::error!(dataset = uri, error = %e, "the block for a failed verification could not be filed");
             None
@@ -347,9 +379,7 @@ async fn recheck(tools: &Tools, look: &Look) -> Result<Governance, Skip> {
 }
 
 async fn close_entry(tools: &Tools, plan: &DatasetPlan, applied: &Applied) -> squire_registry::Result<()> {
-    if !applied.opened {
-        return Ok(());
-    }
+    let Some(attempt) = applied.opened else { return Ok(()) };
     let cleaned = applied.cleaned.clone().unwrap_or_default();
     let result = DatasetResult {
         closed_at: tools.estate.now(),
@@ -370,7 +400,7 @@ async fn close_entry(tools: &Tools, plan: &DatasetPlan, applied: &Applied) -> sq
         stranded_bytes: applied.stranded,
         error: applied.failures.values().next().map(|(_, text)| text.clone()),
     };
-    tools.registry.run_dataset_closed(tools.estate.run, &plan.uri, result).await
+    tools.registry.run_dataset_closed(tools.estate.run, &plan.uri, attempt, result).await
 }
 /// Versions and files that the plan handed to apply named, and the fresh look still lets go (invariant `only_planned_deletes`).
 pub fn only_planned(fresh: clean::Removal, planned: &clean::Removal) -> clean::Removal {

@@ -1,49 +1,113 @@
-//! The fleet's rewrite budget (`budget.rewrite_per_day`), shared by all replicas and runs through the registry.
+//! The fleet's budgets of a day (`budget.rewrite_per_day`, `budget.cost_per_day`), shared by all replicas and runs through the
+//! registry.
 //!
-//! What the clock starts reserves its planned bytes first and gives back what it did not need; a sweep by hand is free, and
-//! counted. A plan shows what would not fit.
+//! What the clock starts reserves its planned bytes and requests first and settles what it really spent; a sweep by hand is free,
+//! and counted. The looks of a tick are counted and go on. A plan shows what would not fit.
 
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
-use squire_service::report::SkipReason;
+use squire_registry::{PerDay, Registry, Spending};
+use squire_service::report::{Requests, SkipReason};
 
 use crate::admit::Skip;
 use crate::apply::{Applied, Tools};
 use crate::driver::{Candidate, Case};
 use crate::estate::{Estate, MaintenanceConfig};
 use crate::plan::DatasetPlan;
+use crate::rates::Rates;
 
-/// Bytes that were reserved for one pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Bytes that one request for data reads or writes.
+const PART: u64 = 8 << 20;
+/// Requests of a commit and of its verification, beside those for data.
+const COMMIT: Requests = Requests { list: 4, get: 40, head: 8, put: 4, delete: 0, copy: 0 };
+/// Requests of a pass that come before and after everything else: the look again, the probe of other people's work.
+const PASS: Requests = Requests { list: 6, get: 20, head: 10, put: 2, delete: 0, copy: 0 };
+
+/// What was reserved for one pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reserved {
     day: NaiveDate,
-    bytes: u64,
+    spending: Spending,
 }
 
-/// Bytes of a day, where the config bounds them.
-pub fn per_day(config: &MaintenanceConfig) -> Option<u64> {
-    config.budget.rewrite_per_day.map(|b| b.as_u64())
+/// What a day has, where the config bounds it.
+pub fn per_day(config: &MaintenanceConfig) -> Option<PerDay> {
+    let budget = &config.budget;
+    let per_day = PerDay { rewritten_bytes: budget.rewrite_per_day.map(|b| b.as_u64()), cost: budget.cost_per_day };
+    (per_day != PerDay::default()).then_some(per_day)
 }
 
-/// Bytes that may still be rewritten today; `None` where nothing bounds them.
+/// What is left of today; `None` where nothing bounds it.
 ///
 /// # Errors
 /// What the registry answers.
 pub async fn left(
     config: &MaintenanceConfig,
-    registry: &squire_registry::Registry,
+    registry: &Registry,
     now: DateTime<Utc>,
-) -> squire_registry::Result<Option<u64>> {
+) -> squire_registry::Result<Option<Spending>> {
     let Some(per_day) = per_day(config) else { return Ok(None) };
-    Ok(Some(per_day.saturating_sub(registry.rewritten_on(now.date_naive()).await?)))
+    Ok(Some(per_day.left(registry.spent_on(now.date_naive()).await?)))
 }
 
-fn exhausted(bytes: u64, left: u64, per_day: u64, now: DateTime<Utc>) -> Skip {
-    let tomorrow = now.date_naive().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN).and_utc();
-    let when = match bytes > per_day {
-        true => format!("never within a budget of {per_day} bytes a day; a sweep by hand is free"),
-        false => format!("at {}", tomorrow.format("%Y-%m-%d %H:%M UTC")),
+/// The requests that a plan will make, as far as they can be told ahead. Pure.
+pub fn requests(plan: &DatasetPlan) -> Requests {
+    let mut out = PASS;
+    let mut add = |more: Requests, times: u64| {
+        out.list += more.list * times;
+        out.get += more.get * times;
+        out.head += more.head * times;
+        out.put += more.put * times;
+        out.delete += more.delete * times;
     };
-    let detail = format!("it would rewrite {bytes} bytes and {left} are left of the fleet's day; it fits {when}");
+    let data = |bytes: u64, files: u64| Requests { get: 2 * files + bytes / PART, ..Requests::default() };
+    for round in &plan.rounds {
+        for task in &round.tasks {
+            add(data(task.bytes, task.fragments.len() as u64), 1);
+            add(Requests { put: 2 + task.bytes / PART, ..Requests::default() }, task.outputs.max(1));
+        }
+        for index in &round.indices {
+            add(data(index.bytes, 8), 1);
+            add(Requests { put: 8 + index.bytes / PART, ..Requests::default() }, 1);
+        }
+        add(COMMIT, 2 * u64::from(!round.tasks.is_empty()) + u64::from(!round.indices.is_empty()));
+    }
+    let (versions, files) = (plan.removal.versions.len() as u64, plan.removal.files.len() as u64);
+    add(Requests { list: 4, ..Requests::default() }, versions.div_ceil(100));
+    add(Requests { get: versions, delete: versions + files, ..Requests::default() }, 1);
+    out
+}
+
+fn spending(config: &MaintenanceConfig, plan: &DatasetPlan) -> Spending {
+    Spending {
+        rewritten_bytes: plan.predicted.rewritten_bytes,
+        cost: requests(plan).cost(&config.prices).unwrap_or(0.0),
+    }
+}
+
+fn exhausted(wanted: Spending, left: Spending, per_day: PerDay, now: DateTime<Utc>) -> Skip {
+    let tomorrow = now.date_naive().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN).and_utc();
+    let bytes = wanted.rewritten_bytes > left.rewritten_bytes;
+    let when = match wanted.fits(per_day.left(Spending::default())) {
+        true => format!("at {}", tomorrow.format("%Y-%m-%d %H:%M UTC")),
+        false if bytes => {
+            let most = per_day.rewritten_bytes.unwrap_or_default();
+            format!("never within a budget of {most} bytes a day; a sweep by hand is free")
+        }
+        false => {
+            let most = per_day.cost.unwrap_or_default();
+            format!("never within a budget of {most} a day; a sweep by hand is free")
+        }
+    };
+    let detail = match bytes {
+        true => format!(
+            "it would rewrite {} bytes and {} are left of the fleet's day; it fits {when}",
+            wanted.rewritten_bytes, left.rewritten_bytes
+        ),
+        false => format!(
+            "its requests would cost about {:.6} and {:.6} are left of the fleet's day; it fits {when}",
+            wanted.cost, left.cost
+        ),
+    };
     Skip { reason: SkipReason::BudgetExhausted, detail }
 }
 
@@ -51,58 +115,89 @@ fn exhausted(bytes: u64, left: u64, per_day: u64, now: DateTime<Utc>) -> Skip {
 pub async fn exclude(estate: &Estate, candidates: &mut [Candidate], now: DateTime<Utc>) {
     let config = estate.config();
     let Some(per_day) = per_day(config) else { return };
+    let all = per_day.left(Spending::default());
     let left = match &estate.registry {
-        Some(registry) => left(config, registry, now).await.map(|left| left.unwrap_or(per_day)),
-        None => Ok(per_day),
+        Some(registry) => left(config, registry, now).await.map(|left| left.unwrap_or(all)),
+        None => Ok(all),
     };
     match left {
-        Ok(left) => fit(candidates, left, per_day, now),
+        Ok(left) => fit(config, candidates, left, per_day, now),
         // Apply asks again, and starts nothing that it cannot reserve for.
-        Err(e) => tracing::warn!(error = %e, "what is left of the rewrite budget is not known"),
+        Err(e) => tracing::warn!(error = %e, "what is left of the fleet's day is not known"),
     }
 }
 
-fn fit(candidates: &mut [Candidate], mut left: u64, per_day: u64, now: DateTime<Utc>) {
+fn fit(
+    config: &MaintenanceConfig,
+    candidates: &mut [Candidate],
+    mut left: Spending,
+    per_day: PerDay,
+    now: DateTime<Utc>,
+) {
     for candidate in candidates {
         let Case::Planned(p) = &candidate.case else { continue };
-        let bytes = p.plan.predicted.rewritten_bytes;
-        if bytes <= left {
-            left -= bytes;
+        if p.plan.is_empty() {
             continue;
         }
-        let skip = exhausted(bytes, left, per_day, now);
+        let wanted = spending(config, &p.plan);
+        if wanted.fits(left) {
+            left = left.minus(wanted);
+            continue;
+        }
+        let skip = exhausted(wanted, left, per_day, now);
         if let Case::Planned(p) = std::mem::replace(&mut candidate.case, Case::Skipped(skip.clone(), None)) {
             candidate.case = Case::Skipped(skip, Some(p));
         }
     }
 }
 
-/// Reserves what a pass of the clock plans to rewrite. `None`: nothing is bounded, or the pass is free.
+/// Reserves what a pass of the clock plans to spend. `None`: nothing is bounded, or the pass is free.
 ///
 /// # Errors
 /// `budget_exhausted`, or `registry_unreadable` when it cannot be known.
 pub async fn reserve(tools: &Tools, plan: &DatasetPlan) -> Result<Option<Reserved>, Skip> {
     let now = tools.estate.now();
-    let bytes = plan.predicted.rewritten_bytes;
-    let Some(per_day) = per_day(tools.estate.config()).filter(|_| tools.settings.by_clock && bytes > 0) else {
+    let config = tools.estate.config();
+    let wanted = spending(config, plan);
+    let Some(per_day) = per_day(config).filter(|_| tools.settings.by_clock && wanted != Spending::default()) else {
         return Ok(None);
     };
     let day = now.date_naive();
-    match tools.registry.reserve_rewrite(day, bytes, per_day).await {
-        Ok(Ok(())) => Ok(Some(Reserved { day, bytes })),
-        Ok(Err(left)) => Err(exhausted(bytes, left, per_day, now)),
+    match tools.registry.reserve(day, wanted, per_day).await {
+        Ok(Ok(())) => Ok(Some(Reserved { day, spending: wanted })),
+        Ok(Err(left)) => Err(exhausted(wanted, left, per_day, now)),
         Err(e) => Err(Skip { reason: SkipReason::RegistryUnreadable, detail: e.to_string() }),
     }
 }
 
-/// Counts what a pass rewrote, thrown-away output included, and gives back the rest of its reservation.
+/// Counts what a pass rewrote, thrown-away output included, and what requests have cost, in place of its reservation.
 pub async fn settle(tools: &Tools, reserved: Option<Reserved>, applied: &Applied) {
-    if per_day(tools.estate.config()).is_none() {
+    let rewritten_bytes =
+        applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>() + applied.stranded;
+    settle_bytes(tools.estate.config(), &tools.registry, &tools.rates, reserved, rewritten_bytes).await;
+}
+
+/// Counts what requests have cost beside passes: the looks of a tick.
+pub async fn settle_looks(config: &MaintenanceConfig, registry: &Registry, rates: &Rates) {
+    if config.budget.cost_per_day.is_some() {
+        settle_bytes(config, registry, rates, None, 0).await;
+    }
+}
+
+async fn settle_bytes(
+    config: &MaintenanceConfig,
+    registry: &Registry,
+    rates: &Rates,
+    reserved: Option<Reserved>,
+    rewritten_bytes: u64,
+) {
+    if per_day(config).is_none() {
         return;
     }
-    let used = applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>() + applied.stranded;
-    let Reserved { day, bytes } = reserved.unwrap_or(Reserved { day: tools.estate.now().date_naive(), bytes: 0 });
-    if let Err(e) = tools.registry.settle_rewrite(day, bytes, used).await {
-        tracing::warn!(error = %e, "the rewrite budget could not be settled; the reservation stays counted today");
+    let used = Spending { rewritten_bytes, cost: rates.take_cost() };
+    let today = Reserved { day: Utc::now().date_naive(), spending: Spending::default() };
+    let Reserved { day, spending } = reserved.unwrap_or(today);
+    if let Err(e) = registry.settle(day, spending, used).await {
+        tracing::warn!(error = %e, "the fleet's day could not be settled; what was reserved stays counted today");
     }
 }

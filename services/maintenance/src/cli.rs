@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use chrono::{DateTime, Utc};
 use clap::Parser;
 use squire_service::bus::data::TickDue;
@@ -21,9 +22,10 @@ use squire_registry::{Floors, Policy, RunOutcome, RunRecord};
 
 use crate::apply::{Applied, Tools};
 use crate::driver::{self, Case, PlannedEstate, Selection};
-use crate::estate::{Estate, PolicyFlags, Rates};
+use crate::estate::{Estate, PolicyFlags};
 use crate::memory::Admission;
 use crate::plan::{DatasetPlan, Settings};
+use crate::rates::{self, Rates};
 
 /// The port of `[http] listen` where the config says nothing.
 const PORT: u16 = 9464;
@@ -71,7 +73,19 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         return Err(Failure::usage("no verb was given").remedy("see squire-maintenance --help").into());
     };
     let command = squire_service::config::redact_command(std::env::args());
+    let (file, written) = (common.metrics_file.clone(), metrics.clone());
+    written.set_mode(config.config.estate.mode);
+    written.memory_limit.set(i64::try_from(config.config.limits.memory.as_u64()).unwrap_or(i64::MAX));
     let context = Context { common, config, metrics, command, started: Utc::now() };
+    let ended = carry(context, verb).await;
+    // Also of a run that failed.
+    if let Some(path) = file {
+        written.write_file(&path).with_context(|| format!("writing the metrics file {}", path.display()))?;
+    }
+    ended
+}
+
+async fn carry(context: Context, verb: Verb) -> anyhow::Result<Exit> {
     match verb {
         Verb::Plan(args) => context.plan(args).await,
         Verb::Show { plan } => context.show(&plan),
@@ -116,6 +130,9 @@ impl Context {
     fn show_config(&self) -> anyhow::Result<Exit> {
         let text = match self.common.output {
             squire_service::cli::OutputFormat::Json => format!("{:#}\n", self.config.show_json()),
+            squire_service::cli::OutputFormat::Jsonl => {
+                json_lines(self.config.show_json().as_array().into_iter().flatten())?
+            }
             _ => self.config.show_text(),
         };
         print_stdout(&text)?;
@@ -199,10 +216,10 @@ impl Context {
 
     fn finish(&self, report: &Report, detailed: bool, shutdown: Option<&Shutdown>) -> anyhow::Result<Exit> {
         report.emit(&self.common)?;
-        if let Some(path) = &self.common.metrics_file {
-            self.metrics.set_mode(report.estate.mode);
-            self.metrics.record(report);
-            self.metrics.write_file(path)?;
+        self.metrics.record(report);
+        if report.kind != ReportKind::Plan {
+            let seconds = (report.finished_at - report.started_at).to_std().unwrap_or_default().as_secs_f64();
+            self.metrics.sweep_duration.observe(seconds);
         }
         if let Some(exit) = shutdown.and_then(Shutdown::exit) {
             return Ok(exit);
@@ -230,6 +247,7 @@ impl Context {
             squire_service::cli::OutputFormat::Text | squire_service::cli::OutputFormat::Markdown => {
                 why::plan_text(&file)
             }
+            squire_service::cli::OutputFormat::Jsonl => json_lines(file.datasets())?,
             _ => format!("{}\n", serde_json::to_string_pretty(&file)?),
         };
         print_stdout(&text)?;
@@ -300,20 +318,26 @@ impl Context {
             planned = driver::plan_estate(estate, selection, &settings, None).await;
         }
         registry.run_open(self.run_record(estate, &registry, kind)).await?;
+        let _share = rates::requests(&registry, &estate.lake, estate.config().budget.requests_per_second)
+            .await
+            .map_err(|e| Failure::could_not_run("who else makes requests is not known").caused_by(e))?;
         let progress = Progress::new(self.common.quiet);
         let bar = progress.spinner("sweeping");
         let tools = Tools {
             estate: estate.clone(),
             registry: registry.clone(),
             settings,
-            rates: Rates::default(),
+            rates: Rates::of(&estate.config().prices, &self.metrics),
             shutdown: shutdown.clone(),
             graph: planned.graph.clone(),
             progress: Arc::new(move |text: &str| bar.message(text.to_string())),
-            admission: Admission::new(estate.config().limits.memory.as_u64()),
+            admission: Admission::of_process(estate.config().limits.memory.as_u64(), &estate.lake, &self.metrics),
             prepared: Arc::default(),
         };
         let applied = driver::apply_estate(&tools, &planned).await;
+        if let Some(peaks) = tools.admission.peaks() {
+            tracing::debug!(measured = peaks.measured, admitted = peaks.admitted, "memory of the admitted work");
+        }
         estate.lake.commits_done().await;
         drop(tools);
         for (done, _) in applied.values() {
@@ -372,6 +396,16 @@ impl Context {
         std::io::stdin().read_line(&mut answer)?;
         Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
     }
+}
+
+/// One JSON object per line.
+fn json_lines<T: serde::Serialize>(values: impl IntoIterator<Item = T>) -> serde_json::Result<String> {
+    let mut out = String::new();
+    for value in values {
+        out.push_str(&serde_json::to_string(&value)?);
+        out.push('\n');
+    }
+    Ok(out)
 }
 
 fn settings(estate: &Estate, bounds: &Bounds, due: bool) -> anyhow::Result<Settings> {

@@ -12,21 +12,23 @@ use futures::stream::{self, StreamExt};
 use squire_lake::look::{Look, Looked, look};
 use squire_lake::refs::{CloneGraph, KeepSet};
 use squire_lake::{contain, uri};
-use squire_registry::{Block, BlockKind, Governance, Subject};
-use squire_service::report::{
-    Dataset, FailureKind, Finding, FindingKind, FindingSubject, Incomplete, Outcome, SkipReason, StepReason,
-};
+use squire_registry::Governance;
+use squire_service::report::{Dataset, Finding, Incomplete, Outcome, SkipReason, StepReason};
 
 use crate::admit::{self, Skip};
-use crate::apply::{Applied, Filed, Tools, apply, failure_kind, verify_again};
+use crate::apply::{Applied, failure_kind};
 use crate::budget;
 use crate::estate::{Estate, Scope};
-use crate::memory;
 use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
 use crate::report::{self, Seen};
-use crate::state::{DatasetState, Failure, RETRY, WaitingFor};
+use crate::state::DatasetState;
 
+mod findings;
 pub mod slices;
+mod unverified;
+mod work;
+
+pub use work::{apply_estate, apply_one};
 
 /// Which of the estate's datasets a run is about.
 #[derive(Debug, Clone, Default)]
@@ -69,8 +71,10 @@ pub struct Planned {
     pub layout: Layout,
     /// The plan.
     pub plan: DatasetPlan,
-    /// What is remembered of it.
+    /// What is remembered of it, and commits of ours that were found without a recorded verification.
     pub state: DatasetState,
+    /// Once it is applied no compaction in slices is in work any more; false for what is done beside one.
+    pub ends_slices: bool,
 }
 
 impl PlannedEstate {
@@ -180,9 +184,8 @@ pub async fn plan_estate(
         budget::exclude(estate, &mut candidates, now).await;
     }
     limit(&mut candidates, selection.limit);
-    let mut findings = estate_findings(estate, &wanted, selection);
-    findings.extend(vanished(estate).await);
-    let incomplete = incomplete(estate, &scope, &candidates);
+    let findings = findings::of_estate(estate, &wanted, selection).await;
+    let incomplete = findings::incomplete(estate, &scope, &candidates);
     PlannedEstate { candidates, graph, scope, findings, incomplete, states }
 }
 
@@ -206,6 +209,17 @@ pub async fn plan_dataset(
     let mut planner = Planner { estate, settings, graph, states, lost: HashMap::new(), inside, due, now };
     let case = planner.case(uri, looked).await;
     Candidate { uri: uri.to_string(), case, seconds: start.elapsed().as_secs_f64() }
+}
+
+/// Since when a dataset with work has been due: its interval had passed, and something was written since. `None` without work.
+pub fn due_since(candidate: &Candidate) -> Option<DateTime<Utc>> {
+    let Case::Planned(p) = &candidate.case else { return None };
+    if !p.has_work() {
+        return None;
+    }
+    let interval = chrono::Duration::from_std(p.governance.policy.policy.interval).unwrap_or_default();
+    let written = p.layout.versions.iter().map(|v| v.time).max();
+    written.max(p.state.last_pass_at.and_then(|at| at.checked_add_signed(interval)))
 }
 
 fn gain(candidate: &Candidate) -> u64 {
@@ -349,7 +363,7 @@ impl Planner<'_> {
     }
 
     async fn plan(&mut self, look: Look, governance: Governance) -> Planned {
-        let state = self.states.remove(&look.uri).unwrap_or_default();
+        let mut state: DatasetState = self.states.remove(&look.uri).unwrap_or_default();
         let keep = self.graph.keep_set(&look.uri);
         let lost = self.lost(&look.uri).await;
         let rules = Rules {
@@ -365,6 +379,10 @@ impl Planner<'_> {
             let when = failure.at.format("%Y-%m-%d %H:%M UTC");
             layout.unclean.push((StepReason::Unhealthy, format!("a file of HEAD could not be read on {when}")));
         }
+        match unverified::find(self.estate, &look, &layout, &state).await {
+            Ok(found) => state.unverified.extend(found),
+            Err(why) => layout.unclean.push((StepReason::VerifyFailed, why)),
+        }
         if let Some(open) = state.unverified.first() {
             let why = format!("version {} of ours could not be verified yet; the next pass tries it first", open.after);
             layout.unclean.push((StepReason::VerifyFailed, why));
@@ -374,7 +392,7 @@ impl Planner<'_> {
         }
         let mut plan = plan::plan(&look, &layout, &keep, &rules);
         plan.flags = self.estate.flags.clone();
-        Planned { layout, plan, look, governance, state }
+        Planned { layout, plan, look, governance, state, ends_slices: true }
     }
 
     /// The marker question, once per folder.
@@ -412,76 +430,6 @@ fn free_bytes(uri: &str) -> Option<u64> {
     let path = uri::local_path(uri)?;
     let stat = rustix::fs::statvfs(&path).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// Protections, blocks and trash records that the last run saw and that are gone without a trace of who removed them.
-async fn vanished(estate: &Estate) -> Vec<Finding> {
-    let Some(registry) = &estate.registry else { return Vec::new() };
-    match registry.last_run().await {
-        Ok(Some(last)) => squire_registry::protections_vanished(&last, &estate.snapshot)
-            .into_iter()
-            .map(|v| {
-                let detail = format!(
-                    "{} records: {} when run {} began, {} now, and {} are gone without a trace",
-                    v.collection, v.before, last.run, v.now, v.vanished
-                );
-                Finding::new(FindingKind::ProtectionsVanished, FindingSubject::record(v.collection.to_string()), detail)
-                    .with_fix("restore the registry from its backup before the next sweep")
-            })
-            .collect(),
-        Ok(None) => Vec::new(),
-        Err(e) => {
-            tracing::warn!(error = %e, "the last run's record could not be read");
-            Vec::new()
-        }
-    }
-}
-
-fn estate_findings(estate: &Estate, wanted: &BTreeSet<String>, selection: &Selection) -> Vec<Finding> {
-    let mut out = Vec::new();
-    for unreadable in &estate.snapshot.unreadable {
-        let record = format!("{}/{}", unreadable.collection, unreadable.key);
-        out.push(Finding::new(FindingKind::RecordUnreadable, FindingSubject::record(record), unreadable.why.clone()));
-    }
-    for trash in estate.snapshot.trash().filter(|t| t.fields.deadline <= estate.now()) {
-        let subject = FindingSubject::table(trash.fields.subject.to_string());
-        out.push(
-            Finding::new(FindingKind::TrashExpired, subject, "its grace is over; its bytes are still there")
-                .with_fix("squire-reconcile reclaim plan"),
-        );
-    }
-    if !estate.by_hand && wanted.is_empty() && selection.datasets.is_empty() {
-        for root in &estate.roots {
-            out.push(Finding::new(FindingKind::EmptyScan, FindingSubject::uri(root.clone()), "no dataset was found"));
-        }
-    }
-    out
-}
-
-fn incomplete(estate: &Estate, scope: &Scope, candidates: &[Candidate]) -> Vec<Incomplete> {
-    let mut out: Vec<Incomplete> = scope
-        .unreadable
-        .iter()
-        .map(|(what, why)| Incomplete {
-            what: what.clone(),
-            why: why.clone(),
-            remedy: "check the credentials and permissions; until then nothing that it may reference is removed".into(),
-        })
-        .collect();
-    for candidate in candidates {
-        let (Case::Planned(p) | Case::Skipped(_, Some(p))) = &candidate.case else { continue };
-        out.extend(p.look.unreadable_refs.iter().map(|(path, why)| Incomplete {
-            what: format!("{}/{path}", p.look.uri),
-            why: why.clone(),
-            remedy: "mend or remove the file; until then no version of this dataset is removed".into(),
-        }));
-    }
-    out.extend(estate.snapshot.unreadable.iter().map(|u| Incomplete {
-        what: format!("registry record {}/{}", u.collection, u.key),
-        why: u.why.clone(),
-        remedy: "write the record again with squire-registry, or run a newer version".into(),
-    }));
-    out
 }
 
 /// Renders a planned estate as the report's datasets, in the plan's order.
@@ -523,157 +471,19 @@ fn row(
     report::dataset(&seen, applied, skip, seconds)
 }
 
-/// Applies every plan with work, several at once, in the plan's order. Saves the state of what changed.
-pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<String, (Applied, f64)> {
-    let work: Vec<&Planned> = planned
-        .candidates
-        .iter()
-        .filter_map(|c| match &c.case {
-            Case::Planned(p) if p.has_work() => Some(p.as_ref()),
-            _ => None,
-        })
-        .collect();
-    let (calm, suspicious): (Vec<_>, Vec<_>) = work.into_iter().partition(|p| !p.has_unnamed_files(tools.estate.now()));
-    let concurrency = tools.estate.config().limits.concurrency.max(1);
-    // What may have to wait for a writer comes last: by then most of the waiting is over.
-    let done: Vec<(String, Applied, f64)> = stream::iter(calm.into_iter().chain(suspicious))
-        .map(|p| async move {
-            let start = Instant::now();
-            let applied = apply_one(tools, p).await;
-            (p.look.uri.clone(), applied, start.elapsed().as_secs_f64())
-        })
-        .buffer_unordered(concurrency)
-        .collect()
-        .await;
-    for candidate in &planned.candidates {
-        if let Case::Failed(e) = &candidate.case
-            && lasts(e)
-        {
-            let before = planned.states.get(&candidate.uri).cloned().unwrap_or_default();
-            let mut state = before.clone();
-            // HEAD is not known where the look itself failed.
-            state.failed(0, failure_kind(e.kind()).as_str(), tools.estate.now());
-            keep_state(tools, &candidate.uri, &before, state).await;
-        }
-    }
-    done.into_iter().map(|(uri, applied, seconds)| (uri, (applied, seconds))).collect()
-}
-
-/// Applies one plan, contained, and saves the dataset's state.
-pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
-    let mut applied = if tools.shutdown.is_requested() {
-        let detail = "stopped by a signal before it began".to_string();
-        Applied { skipped: Some(Skip { reason: SkipReason::NotSelected, detail }), ..Applied::default() }
-    } else if let Some(f) = p.state.gives_up_on(p.plan.read_version, tools.estate.now()) {
-        let mut applied = Applied::default();
-        let kind = f.kind.parse().unwrap_or(squire_service::report::FailureKind::Permanent);
-        applied.failures.insert(
-            "earlier",
-            (kind, format!("it failed with {} at version {} and HEAD has not moved", f.kind, f.version)),
-        );
-        applied
-    } else {
-        let _room = tools.admission.admit(memory::estimate(&p.layout, &p.plan)).await;
-        let open = verify_again(tools, p).await;
-        if open.failures.is_empty() {
-            Applied { settled: open.settled, ..apply_reserved(tools, p).await }
-        } else {
-            open
-        }
+/// A plan with its clean-up planned anew under other settings. Pure.
+pub fn clean_up_as_if(estate: &Estate, planned: &PlannedEstate, p: &Planned, settings: &Settings) -> DatasetPlan {
+    let rules = Rules {
+        governance: &p.governance,
+        settings,
+        registry_lost: None,
+        rewritten: &[],
+        free_bytes: None,
+        now: estate.now(),
     };
-    applied.filed.extend(save_state(tools, p, &applied).await);
-    applied
-}
-
-async fn apply_reserved(tools: &Tools, p: &Planned) -> Applied {
-    match budget::reserve(tools, &p.plan).await {
-        Ok(reserved) => {
-            let applied = apply_contained(tools, p).await;
-            budget::settle(tools, reserved, &applied).await;
-            applied
-        }
-        Err(skip) => Applied { skipped: Some(skip), ..Applied::default() },
-    }
-}
-
-async fn apply_contained(tools: &Tools, p: &Planned) -> Applied {
-    let work = async { Ok(apply(tools, &p.plan, &p.look, &p.governance, p.state.waiting_for.as_ref()).await) };
-    contain::contained(&tools.estate.lake, "the pass", &p.look.uri, work).await.unwrap_or_else(|e| {
-        let mut applied = Applied::default();
-        applied.failures.insert("pass", (failure_kind(e.kind()), e.to_string()));
-        applied
-    })
-}
-
-async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) -> Option<Filed> {
-    let mut state = p.state.clone();
-    let again = applied.failures.values().any(|(kind, _)| *kind == FailureKind::Transient);
-    // A compaction in slices is over, unless it was put off or may be tried again.
-    if applied.skipped.is_none() && !again && !tools.shutdown.is_requested() {
-        state.distributed = None;
-    }
-    state.unverified.retain(|open| !applied.settled.contains(&open.after));
-    state.unverified.extend(applied.unverified.iter().cloned());
-    let now = tools.estate.now();
-    let window = p.governance.policy.policy.yield_window;
-    let before = state.waiting_for.take().filter(|w| w.goes_on(window, now));
-    state.waiting_for = match applied.waits_for.clone() {
-        Some(path) => {
-            let since = before.as_ref().map_or(now, |w| w.since);
-            Some(WaitingFor { path, since, seen: now })
-        }
-        // Something else kept the pass from beginning: the wait goes on.
-        None if applied.skipped.is_some() && !applied.opened => before,
-        None => None,
-    };
-    if let Some((kind, _)) = applied.failures.iter().filter(|(step, _)| **step != "earlier").map(|(_, f)| f).next() {
-        let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
-        state.failed(version, kind.as_str(), now);
-    } else if applied.is_material() {
-        let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
-        let rewritten = applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>();
-        state.worked(version, rewritten, p.governance.policy.policy.retention, now);
-    }
-    keep_state(tools, &p.look.uri, &p.state, state).await
-}
-
-/// Saves what changed, and files the block that a repeated failure asks for.
-async fn keep_state(tools: &Tools, uri: &str, before: &DatasetState, state: DatasetState) -> Option<Filed> {
-    if state == *before {
-        return None;
-    }
-    let filed = match state.fails_repeatedly().filter(|f| before.failure.as_ref() != Some(f)) {
-        Some(failure) => file_block(tools, uri, failure).await,
-        None => None,
-    };
-    if let Err(e) = tools.registry.save_state(HashMap::from([(uri.to_string(), state)])).await {
-        tracing::warn!(dataset = uri, error = %e, "the state could not be saved; the next run plans without it");
-    }
-    filed
-}
-
-/// `repeated_failure`: paused for a day, then tried once more. The blocks of earlier days are lifted, so one stands.
-async fn file_block(tools: &Tools, uri: &str, failure: &Failure) -> Option<Filed> {
-    let subject = Subject::Dataset(uri.to_string());
-    let until = Some(failure.at + RETRY);
-    let block = Block { kind: BlockKind::RepeatedFailure, subject: subject.clone(), until, version: None };
-    let why = format!("failed {} times in a row with {}; tried again daily", failure.count, failure.kind);
-    let old = tools.estate.snapshot.blocks().filter(|b| b.fields.kind == BlockKind::RepeatedFailure);
-    for expired in old.filter(|b| b.fields.subject == subject) {
-        if let Err(e) = tools.registry.block_remove(&expired.meta.id, Some("a newer one replaces it")).await {
-            tracing::debug!(dataset = uri, error = %e, "an earlier block was gone already");
-        }
-    }
-    match tools.registry.block_add(block.clone(), &why).await {
-        Ok(id) => {
-            tracing::warn!(dataset = uri, "blocked for a day: {why}");
-            Some(Filed { id, block, reason: why })
-        }
-        Err(e) => {
-            tracing::error!(dataset = uri, error = %e, "the block for a repeated failure could not be filed");
-            None
-        }
-    }
+    let keep = planned.graph.keep_set(&p.look.uri);
+    let (cleanup, removal, retained) = plan::retention::plan(&p.look, &p.layout, &keep, &rules);
+    DatasetPlan { cleanup, removal, retained, ..p.plan.clone() }
 }
 
 /// The files that others read, for `why` and tests.

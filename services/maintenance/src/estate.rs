@@ -1,7 +1,7 @@
 //! What one run works on: config, lake, registry, roots. Opening it reads; only [`Estate::writable`] makes anything.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use squire_lake::discover;
@@ -84,7 +84,8 @@ impl Estate {
         let options: squire_lake::handle::OptionsFor = Arc::new(move |uri: &str| storage.options_for(uri));
         let storage = config.config.storage.clone();
         let deletes: squire_lake::handle::DeletesFor = Arc::new(move |uri: &str| storage.delete_options_for(uri));
-        let lake = Lake::with_deletes(options, deletes, config.config.limits.memory.as_u64());
+        let requests = config.config.budget.requests_per_second;
+        let lake = Lake::with_deletes(options, deletes, config.config.limits.memory.as_u64(), requests);
         let by_hand = !given.is_empty();
         let mut roots = Vec::new();
         for root in if by_hand { given } else { &config.config.estate.roots } {
@@ -438,24 +439,5 @@ async fn refuse_inside(lake: &Lake, root: &str) -> anyhow::Result<()> {
         Some(dataset) => Err(Failure::usage(format!("ROOT {root} lies inside the dataset {dataset}"))
             .remedy(format!("give {dataset}; its branches are protected and not maintained"))
             .into()),
-    }
-}
-
-/// One delete-rate limiter per bucket.
-#[derive(Clone, Default)]
-pub struct Rates(Arc<Mutex<HashMap<String, squire_lake::clean::Rate>>>);
-
-impl Rates {
-    /// The limiter of a URI's bucket.
-    pub fn of(&self, uri: &str, per_second: u32) -> squire_lake::clean::Rate {
-        let bucket = match uri.split_once("://") {
-            Some(("file", _)) | None => String::from("file"),
-            Some((scheme, rest)) => format!("{scheme}://{}", rest.split('/').next().unwrap_or_default()),
-        };
-        let mut rates = match self.0.lock() {
-            Ok(guard) => guard,
-            Err(poisoned) => poisoned.into_inner(),
-        };
-        rates.entry(bucket).or_insert_with(|| squire_lake::clean::Rate::new(per_second)).clone()
     }
 }

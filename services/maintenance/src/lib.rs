@@ -16,6 +16,7 @@ pub mod estate;
 pub mod hook;
 pub mod memory;
 pub mod plan;
+pub mod rates;
 pub mod report;
 pub mod serve;
 pub mod state;

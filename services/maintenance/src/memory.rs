@@ -6,10 +6,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use squire_lake::Lake;
 use squire_lake::compact::stored::Slice;
+use squire_service::report::Invariant;
+use squire_service::telemetry::{Metrics, resident_bytes};
 use tokio::sync::Notify;
 
 use crate::plan::{DatasetPlan, Layout};
+
+mod meter;
+
+pub use meter::{Gauges, Peaks};
+
+use meter::Meter;
 
 /// What any pass holds: caches, manifests, the buffers of readers and writers.
 const BASE: u64 = 128 << 20;
@@ -54,6 +63,7 @@ struct Inner {
     budget: u64,
     state: Mutex<State>,
     freed: Notify,
+    meter: Option<Arc<Meter>>,
 }
 
 #[derive(Debug, Default)]
@@ -74,10 +84,15 @@ pub struct Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut state = self.admission.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.used = state.used.saturating_sub(self.bytes);
-        state.admitted -= 1;
-        drop(state);
+        let used = {
+            let mut state = self.admission.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.used = state.used.saturating_sub(self.bytes);
+            state.admitted -= 1;
+            state.used
+        };
+        if let Some(meter) = &self.admission.meter {
+            meter.left(used);
+        }
         self.admission.freed.notify_waiters();
     }
 }
@@ -85,7 +100,37 @@ impl Drop for Room {
 impl Admission {
     /// A budget in bytes.
     pub fn new(budget: u64) -> Self {
-        Self(Arc::new(Inner { budget, state: Mutex::default(), freed: Notify::new() }))
+        Self(Arc::new(Inner { budget, state: Mutex::default(), freed: Notify::new(), meter: None }))
+    }
+
+    /// The same, measured: see [`Gauges`].
+    pub fn measured(budget: u64, gauges: Gauges) -> Self {
+        let meter = Some(Arc::new(Meter::new(gauges)));
+        Self(Arc::new(Inner { budget, state: Mutex::default(), freed: Notify::new(), meter }))
+    }
+
+    /// Of a whole process: its resident set, Lance's caches, and a violation counted where the estimates were too small.
+    pub fn of_process(budget: u64, lake: &Lake, metrics: &Metrics) -> Self {
+        let (lake, metrics) = (lake.clone(), metrics.clone());
+        let exceeded = move |peaks: Peaks| {
+            let Peaks { measured, admitted } = peaks;
+            let detail =
+                format!("work that was admitted with {admitted} bytes took {measured}; lower limits.concurrency");
+            metrics.violated(Invariant::MemoryAdmitted, &detail);
+        };
+        Self::measured(
+            budget,
+            Gauges {
+                resident: Box::new(resident_bytes),
+                caches: Box::new(move || lake.cache_bytes()),
+                exceeded: Box::new(exceeded),
+            },
+        )
+    }
+
+    /// What was measured since nothing was admitted last; `None` where nothing is measured.
+    pub fn peaks(&self) -> Option<Peaks> {
+        self.0.meter.as_ref().map(|m| m.peaks())
     }
 
     /// Waits until `bytes` fit. A pass that exceeds the whole budget runs alone: refusing it for ever helps nobody.
@@ -106,6 +151,9 @@ impl Admission {
             freed.as_mut().enable();
             if inner.try_admit(me, bytes) {
                 drop(place);
+                if let Some(meter) = &inner.meter {
+                    Meter::entered(meter, self.used());
+                }
                 return Room { admission: inner.clone(), bytes };
             }
             tokio::select! {

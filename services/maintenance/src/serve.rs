@@ -6,6 +6,8 @@
 //! done.
 
 mod clock;
+mod events;
+mod inbox;
 mod slices;
 mod status;
 mod tables;
@@ -13,6 +15,7 @@ mod tick;
 mod worker;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,9 +34,10 @@ use uuid::Uuid;
 
 use crate::apply::Tools;
 use crate::driver::{PlannedEstate, Selection};
-use crate::estate::{Estate, PolicyFlags, Rates};
+use crate::estate::{Estate, PolicyFlags};
 use crate::memory::Admission;
 use crate::plan::{Settings, Steps};
+use crate::rates::{self, Rates, Share};
 
 /// What a walk of the estate found serves passes that delete nothing for this long.
 const NEIGHBOURS: Duration = Duration::from_secs(600);
@@ -58,12 +62,18 @@ pub(crate) struct Daemon {
     pub(crate) started: DateTime<Utc>,
     admission: Admission,
     rates: Rates,
+    /// Its part in `budget.requests_per_second`.
+    _share: Option<Share>,
     prepared: Arc<tokio::sync::Mutex<std::collections::BTreeSet<String>>>,
     neighbours: tokio::sync::Mutex<Option<(DateTime<Utc>, Arc<PlannedEstate>)>>,
     /// Datasets in work here, and since when.
     working: Mutex<BTreeMap<String, DateTime<Utc>>>,
     /// The sweep that this replica closed last, while its gauges are shown.
     closed: Mutex<Option<Uuid>>,
+    /// Events that the bus did not take are kept in the registry.
+    unsent: AtomicBool,
+    /// When objects of past compactions were last looked for.
+    pruned: Mutex<Option<std::time::Instant>>,
 }
 
 /// Runs until a signal, and drains.
@@ -143,10 +153,14 @@ impl Daemon {
         let bus = Bus::open(&config.config.bus, registry.name(), registry.id(), settings, metrics.clone())
             .await
             .map_err(|e| Failure::could_not_run("the bus cannot be used").caused_by(e))?;
+        let share = rates::requests(&registry, &estate.lake, config.config.budget.requests_per_second)
+            .await
+            .map_err(|e| Failure::could_not_run("who else makes requests is not known").caused_by(e))?;
         metrics.set_mode(config.config.estate.mode);
         metrics.memory_limit.set(i64::try_from(config.config.limits.memory.as_u64()).unwrap_or(i64::MAX));
         Ok(Self {
-            admission: Admission::new(config.config.limits.memory.as_u64()),
+            rates: Rates::of(&config.config.prices, &metrics),
+            admission: Admission::of_process(config.config.limits.memory.as_u64(), &estate.lake, &metrics),
             lake: estate.lake.clone(),
             base: estate,
             registry,
@@ -155,11 +169,13 @@ impl Daemon {
             shutdown,
             command,
             started: Utc::now(),
-            rates: Rates::default(),
+            _share: share,
             prepared: Arc::default(),
             neighbours: tokio::sync::Mutex::default(),
             working: Mutex::default(),
             closed: Mutex::default(),
+            unsent: AtomicBool::default(),
+            pruned: Mutex::default(),
             config,
         })
     }

@@ -20,6 +20,9 @@ pub struct DatasetState {
     pub rewritten: Vec<(DateTime<Utc>, u64)>,
     /// Commits of ours that could not be verified: nothing is cleaned up before they are.
     pub unverified: Vec<Unverified>,
+    /// The newest version of ours of which it is known whether it was verified: in the audit, or as open above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accounted: Option<u64>,
     /// Somebody else's long work that keeps the pass waiting.
     pub waiting_for: Option<WaitingFor>,
     /// A compaction that is in work in slices: until it is committed or given up the dataset is left to it.

@@ -7,8 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
@@ -18,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::handle::Place;
 use crate::look::{Look, TagInfo, owner, reread_refs};
+pub use crate::rate::Rate;
 use crate::refs::KeepSet;
 use crate::{Error, Kind, Result, manifest};
 
@@ -26,7 +25,7 @@ pub const CHUNK: usize = 100;
 /// Deletes in flight.
 const DELETES: usize = 8;
 /// A chunk takes about this long at the given rate, so that a freeze or a block is obeyed within ten seconds.
-const CHUNK_SECONDS: usize = 5;
+const CHUNK_SECONDS: f64 = 5.0;
 
 /// What a clean-up removes, and nothing else.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,30 +128,9 @@ pub struct Cleaned {
     pub denied: Option<String>,
 }
 
-/// Limits deletes per second and bucket. Cheap to clone; share one per bucket.
-#[derive(Clone)]
-pub struct Rate {
-    interval: Arc<tokio::sync::Mutex<tokio::time::Interval>>,
-    per_second: u32,
-}
-
-impl Rate {
-    /// At most `per_second` deletes a second (at least one).
-    pub fn new(per_second: u32) -> Self {
-        let per_second = per_second.max(1);
-        let mut interval = tokio::time::interval(Duration::from_secs(1) / per_second);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        Self { interval: Arc::new(tokio::sync::Mutex::new(interval)), per_second }
-    }
-
-    async fn wait(&self) {
-        self.interval.lock().await.tick().await;
-    }
-
-    /// Deletes between two questions whether to go on.
-    fn chunk(&self) -> usize {
-        CHUNK.max(CHUNK_SECONDS * self.per_second as usize)
-    }
+/// Deletes between two questions whether to go on.
+fn chunk_of(rate: &Rate) -> usize {
+    CHUNK.max((CHUNK_SECONDS * rate.share()) as usize)
 }
 
 /// The two ends of a clean-up: where is read, and through which credentials is deleted. Equal where a bucket has one set.
@@ -207,7 +185,7 @@ where
     let mut removed: BTreeSet<u64> = BTreeSet::new();
     let paths: HashSet<&str> = plan.files.iter().map(|f| f.path.as_str()).collect();
     let mut watch = Watch { place: ends.reads, plan, paths, head: plan.head };
-    for chunk in chunks(plan, rate.chunk()) {
+    for chunk in chunks(plan, chunk_of(rate)) {
         if let Err(why) = allowed().await {
             cleaned.stopped = Some(why);
             return Ok(());
@@ -422,7 +400,7 @@ where
 {
     let mut began = false;
     let (first, rest) = files.split_at(files.len().min(1));
-    for (n, part) in std::iter::once(first).chain(rest.chunks(rate.chunk())).enumerate() {
+    for (n, part) in std::iter::once(first).chain(rest.chunks(chunk_of(rate))).enumerate() {
         if n > 1
             && let Err(why) = allowed().await
         {

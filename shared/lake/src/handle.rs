@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::faults::Faults;
+use crate::rate::Requests;
 use crate::{Error, Kind, Result};
 
 /// Resolves the storage options of a URI (longest prefix, as the config says).
@@ -44,6 +45,7 @@ struct Inner {
     metadata_cache_bytes: usize,
     commits: TaskTracker,
     faults: Option<Arc<Faults>>,
+    requests: Option<Requests>,
 }
 
 impl std::fmt::Debug for Lake {
@@ -82,20 +84,38 @@ impl Place {
 impl Lake {
     /// A handle whose caches together stay below a quarter of `memory_bytes`.
     pub fn new(options: OptionsFor, memory_bytes: u64) -> Self {
-        Self::build(options, None, memory_bytes, None)
+        Self::build(options, None, memory_bytes, None, None)
     }
 
-    /// The same, with credentials of their own for [`Lake::deleting_place`].
-    pub fn with_deletes(options: OptionsFor, deletes: DeletesFor, memory_bytes: u64) -> Self {
-        Self::build(options, Some(deletes), memory_bytes, None)
+    /// The same, with credentials of their own for [`Lake::deleting_place`], and at most so many requests per second and bucket.
+    pub fn with_deletes(options: OptionsFor, deletes: DeletesFor, memory_bytes: u64, requests: Option<u32>) -> Self {
+        Self::build(options, Some(deletes), memory_bytes, None, requests.map(Requests::new))
+    }
+
+    /// So many processes keep the limit of requests together; each takes its share.
+    pub fn requests_shared_by(&self, members: u32) {
+        if let Some(requests) = &self.inner.requests {
+            requests.shared_by(members);
+        }
+    }
+
+    /// Bytes that the session's caches hold.
+    pub fn cache_bytes(&self) -> u64 {
+        self.session().size_bytes()
     }
 
     /// The same, with a rule that may fail every request. For tests; no program calls it.
     pub fn with_faults(options: OptionsFor, memory_bytes: u64, faults: Faults) -> Self {
-        Self::build(options, None, memory_bytes, Some(Arc::new(faults)))
+        Self::build(options, None, memory_bytes, Some(Arc::new(faults)), None)
     }
 
-    fn build(options: OptionsFor, deletes: Option<DeletesFor>, memory_bytes: u64, faults: Option<Arc<Faults>>) -> Self {
+    fn build(
+        options: OptionsFor,
+        deletes: Option<DeletesFor>,
+        memory_bytes: u64,
+        faults: Option<Arc<Faults>>,
+        requests: Option<Requests>,
+    ) -> Self {
         crate::contain::watch();
         let quarter = usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX / 4);
         let stores = Arc::new(ObjectStoreRegistry::default());
@@ -111,6 +131,7 @@ impl Lake {
                 metadata_cache_bytes: metadata,
                 commits: TaskTracker::new(),
                 faults,
+                requests,
             }),
         }
     }
@@ -158,16 +179,21 @@ impl Lake {
     }
 
     fn params(&self, uri: &str) -> ObjectStoreParams {
-        self.params_with(self.options(uri))
+        self.params_with(uri, self.options(uri))
     }
 
-    fn params_with(&self, options: HashMap<String, String>) -> ObjectStoreParams {
+    fn params_with(&self, uri: &str, options: HashMap<String, String>) -> ObjectStoreParams {
         ObjectStoreParams {
             storage_options_accessor: (!options.is_empty())
                 .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options))),
-            object_store_wrapper: self.inner.faults.clone().map(|f| f as Arc<dyn WrappingObjectStore>),
+            object_store_wrapper: self.wrapper(uri),
             ..Default::default()
         }
+    }
+
+    fn wrapper(&self, uri: &str) -> Option<Arc<dyn WrappingObjectStore>> {
+        let faults = self.inner.faults.clone().map(|f| f as Arc<dyn WrappingObjectStore>);
+        faults.or_else(|| Some(self.inner.requests.as_ref()?.of(uri)? as Arc<dyn WrappingObjectStore>))
     }
 
     /// The URI as it is given to Lance: with faults, in the scheme that does not write beside the object store.
@@ -193,7 +219,7 @@ impl Lake {
     /// As [`Lake::place`].
     pub async fn deleting_place(&self, uri: &str) -> Result<Place> {
         match self.inner.deletes.as_ref().and_then(|deletes| deletes(uri)) {
-            Some(options) => self.place_with(uri, &self.params_with(options)).await,
+            Some(options) => self.place_with(uri, &self.params_with(uri, options)).await,
             None => self.place(uri).await,
         }
     }
@@ -249,7 +275,7 @@ impl Lake {
     async fn load(&self, uri: &str, version: Option<u64>) -> Result<Dataset> {
         let mut builder = DatasetBuilder::from_uri(self.routed(uri)).with_session(self.session());
         let options = self.options(uri);
-        if self.inner.faults.is_some() {
+        if self.wrapper(uri).is_some() {
             builder = builder.with_store_params(self.params(uri));
         } else if !options.is_empty() {
             builder = builder.with_storage_options(options);

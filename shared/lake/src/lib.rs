@@ -25,6 +25,7 @@
 //! | [`fold`] | fold new rows into indices and commit |
 //! | [`verify`] | the same answers before and after |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
+//! | [`rate`] | limits per second |
 //! | [`writers`] | is somebody else at long work |
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
@@ -47,6 +48,7 @@ pub mod listing;
 pub mod look;
 pub mod manifest;
 pub mod oracle;
+pub mod rate;
 pub mod refs;
 pub mod sample;
 pub mod stamp;

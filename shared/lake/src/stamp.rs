@@ -51,6 +51,9 @@ pub struct Stamp {
     pub run: String,
     /// The step that committed.
     pub step: String,
+    /// Which commit of the run on this dataset it is.
+    #[serde(default)]
+    pub slice: u32,
 }
 
 impl Stamp {
@@ -60,6 +63,7 @@ impl Stamp {
             estate: properties.get(keys::ESTATE)?.clone(),
             run: properties.get(keys::RUN)?.clone(),
             step: properties.get(keys::STEP).cloned().unwrap_or_default(),
+            slice: properties.get(keys::SLICE).and_then(|n| n.parse().ok()).unwrap_or_default(),
         })
     }
 }

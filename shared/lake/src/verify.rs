@@ -12,6 +12,8 @@ use arrow_row::{RowConverter, SortField};
 use futures::TryStreamExt;
 use lance::Dataset;
 use lance::dataset::ProjectionRequest;
+use lance::dataset::transaction::Operation;
+use lance::index::DatasetIndexExt;
 use lance_table::format::Fragment;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +42,15 @@ pub struct Checks {
     pub sampled_rows: u64,
     /// Per touched index.
     pub indices: Vec<IndexCheck>,
+}
+
+impl Checks {
+    /// Adds what a later commit's comparison found.
+    pub fn merge(&mut self, later: Self) {
+        self.rows = later.rows;
+        self.sampled_rows += later.sampled_rows;
+        self.indices.extend(later.indices);
+    }
 }
 
 /// One index's answers.
@@ -95,6 +106,38 @@ pub async fn verify(lake: &Lake, uri: &str, rewrite: &Rewrite, touched: &[IndexI
         Ok(checks)
     };
     contain::contained(lake, "verifying", uri, work).await
+}
+
+/// What a commit of ours rewrote, and the names of the indices that it made anew, read from its transaction: for a commit whose
+/// process died before it could be verified. Of a commit without a recorded transaction only the row counts can be compared.
+///
+/// # Errors
+/// What opening the version or reading its transaction answers.
+pub async fn rewrite_of(lake: &Lake, uri: &str, version: u64) -> Result<(Rewrite, Vec<String>)> {
+    let work = async {
+        let dataset = lake.open_version(uri, version).await?;
+        let failed = |e| Error::lance("reading the transaction of a version", uri, e);
+        let transaction = dataset.read_transaction().await.map_err(failed)?;
+        let mut rewrite = Rewrite { before: version.saturating_sub(1), after: version, groups: Vec::new() };
+        let mut names = Vec::new();
+        match transaction.map(|t| t.operation) {
+            Some(Operation::Rewrite { groups, rewritten_indices, .. }) => {
+                let ids = |fragments: &[Fragment]| fragments.iter().map(|f| f.id).collect::<Vec<u64>>();
+                rewrite.groups = groups.iter().map(|g| (ids(&g.old_fragments), ids(&g.new_fragments))).collect();
+                let indices = dataset.load_indices().await.map_err(failed)?;
+                let made = indices.iter().filter(|i| rewritten_indices.iter().any(|r| r.new_id == i.uuid));
+                names.extend(made.map(|i| i.name.clone()));
+            }
+            Some(Operation::CreateIndex { new_indices, .. }) => {
+                names.extend(new_indices.iter().map(|i| i.name.clone()));
+            }
+            _ => {}
+        }
+        names.sort();
+        names.dedup();
+        Ok((rewrite, names))
+    };
+    contain::contained(lake, "reading what a commit rewrote", uri, work).await
 }
 
 fn mismatch(uri: &str, what: String) -> Error {

@@ -1,7 +1,7 @@
 //! What a fleet spends of its budgets, one record a day, shared by all replicas and runs.
 //!
-//! Bytes are reserved before a pass and settled after it, each by compare-and-swap, so that two replicas cannot both take the
-//! last of a day. What a process that died had reserved stays counted: it may have been written.
+//! A pass reserves first and settles after, each by compare-and-swap, so that two replicas cannot both take the last of a day.
+//! What a process that died had reserved stays counted: it may have been spent.
 
 use chrono::NaiveDate;
 use serde::{Deserialize, Serialize};
@@ -11,64 +11,109 @@ use crate::generation::Change;
 use crate::record::fields;
 use crate::registry::Registry;
 
-/// One day, in UTC.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Spent {
+/// What was spent on a day (UTC), or is to be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spending {
     /// Bytes rewritten, and reserved for passes at work.
-    rewritten_bytes: u64,
+    pub rewritten_bytes: u64,
+    /// The cost of requests, in the currency of the estate's prices.
+    #[serde(default)]
+    pub cost: f64,
 }
 
-fields! { Spent => Budget, "budget"; }
+/// What may be spent a day; `None` is not bounded.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PerDay {
+    /// Bytes rewritten.
+    pub rewritten_bytes: Option<u64>,
+    /// The cost of requests.
+    pub cost: Option<f64>,
+}
+
+fields! { Spending => Budget, "budget"; }
+
+impl PerDay {
+    /// What is left of a day; where nothing is bounded, everything.
+    pub fn left(&self, spent: Spending) -> Spending {
+        Spending {
+            rewritten_bytes: self.rewritten_bytes.map_or(u64::MAX, |most| most.saturating_sub(spent.rewritten_bytes)),
+            cost: self.cost.map_or(f64::INFINITY, |most| (most - spent.cost).max(0.0)),
+        }
+    }
+}
+
+impl Spending {
+    /// Whether it fits into what is left. A day without anything left takes nothing more.
+    pub fn fits(&self, left: Spending) -> bool {
+        self.rewritten_bytes <= left.rewritten_bytes && self.cost <= left.cost && left.cost > 0.0
+    }
+
+    /// The sum.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            rewritten_bytes: self.rewritten_bytes.saturating_add(other.rewritten_bytes),
+            cost: self.cost + other.cost,
+        }
+    }
+
+    /// The difference, never below zero.
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            rewritten_bytes: self.rewritten_bytes.saturating_sub(other.rewritten_bytes),
+            cost: (self.cost - other.cost).max(0.0),
+        }
+    }
+}
 
 fn key(day: NaiveDate) -> String {
     day.format("%Y-%m-%d").to_string()
 }
 
 impl Registry {
-    /// Bytes rewritten or reserved on a day (UTC).
+    /// What was spent or reserved on a day (UTC).
     ///
     /// # Errors
     /// What the store answers, and [`crate::Error::Unreadable`].
-    pub async fn rewritten_on(&self, day: NaiveDate) -> Result<u64> {
-        Ok(self.load::<Spent>(&key(day)).await?.map_or(0, |r| r.fields.rewritten_bytes))
+    pub async fn spent_on(&self, day: NaiveDate) -> Result<Spending> {
+        Ok(self.load::<Spending>(&key(day)).await?.map_or(Spending::default(), |r| r.fields))
     }
 
-    /// Reserves bytes of a day's budget, all of them or none: `Err(left)` within `Ok` is the number of bytes that still fit.
+    /// Reserves of a day's budget, all of it or nothing: `Err(left)` within `Ok` is what is left.
     ///
     /// # Errors
     /// What the store answers, and [`crate::Error::Unreadable`].
-    pub async fn reserve_rewrite(
+    pub async fn reserve(
         &self,
         day: NaiveDate,
-        bytes: u64,
-        per_day: u64,
-    ) -> Result<std::result::Result<(), u64>> {
+        wanted: Spending,
+        per_day: PerDay,
+    ) -> Result<std::result::Result<(), Spending>> {
         let mut answer = Ok(());
-        self.change::<Spent>(&key(day), None, |current| {
-            let spent = current.map_or(0, |c| c.fields.rewritten_bytes);
-            let next = spent.saturating_add(bytes);
-            if next > per_day {
-                answer = Err(per_day.saturating_sub(spent));
+        self.change::<Spending>(&key(day), None, |current| {
+            let spent = current.map_or(Spending::default(), |c| c.fields);
+            let left = per_day.left(spent);
+            if !wanted.fits(left) {
+                answer = Err(left);
                 return Ok(Change::Keep);
             }
             answer = Ok(());
-            Ok(Change::Put(Spent { rewritten_bytes: next }))
+            Ok(Change::Put(spent.plus(wanted)))
         })
         .await?;
         Ok(answer)
     }
 
-    /// Replaces a reservation by what was really rewritten; without a reservation (`reserved` 0) it is counted all the same.
+    /// Replaces a reservation by what was really spent; without a reservation it is counted all the same.
     ///
     /// # Errors
     /// What the store answers, and [`crate::Error::Unreadable`].
-    pub async fn settle_rewrite(&self, day: NaiveDate, reserved: u64, used: u64) -> Result<()> {
+    pub async fn settle(&self, day: NaiveDate, reserved: Spending, used: Spending) -> Result<()> {
         if reserved == used {
             return Ok(());
         }
-        self.change::<Spent>(&key(day), None, |current| {
-            let spent = current.map_or(0, |c| c.fields.rewritten_bytes);
-            Ok(Change::Put(Spent { rewritten_bytes: spent.saturating_sub(reserved).saturating_add(used) }))
+        self.change::<Spending>(&key(day), None, |current| {
+            let spent = current.map_or(Spending::default(), |c| c.fields);
+            Ok(Change::Put(spent.minus(reserved).plus(used)))
         })
         .await?;
         Ok(())

@@ -19,6 +19,7 @@
 //! Only this crate knows record bytes.
 
 pub mod actor;
+mod attempts;
 pub mod blocks;
 mod budget;
 pub mod capabilities;
@@ -32,6 +33,7 @@ pub mod human;
 pub mod identity;
 mod key;
 mod local;
+mod outbox;
 mod own_config;
 mod policies;
 pub mod policy;
@@ -42,6 +44,7 @@ mod registry;
 pub mod runs;
 mod schedule;
 mod scope;
+mod shares;
 pub mod snapshot;
 mod state;
 pub mod storage;
@@ -53,6 +56,7 @@ mod work;
 
 pub use actor::Actor;
 pub use blocks::{Block, BlockInfo, BlockKind};
+pub use budget::{PerDay, Spending};
 pub use capabilities::{Answer, Capabilities, capabilities};
 pub use check::{Problem, ProblemKind, check};
 pub use claims::{Claim, ClaimOutcome, DeadHolder, Holder};
@@ -62,6 +66,7 @@ pub use hierarchy::{NewTable, TableChanges};
 pub use identity::{
     Located, MARKER, RESERVED, RegistryLost, ensure_marker, locate, markers_above, read_marker, registry_lost,
 };
+pub use outbox::Waiting;
 pub use own_config::parse_time;
 pub use policies::{PolicyChange, PolicyDiff};
 pub use policy::{Floors, Policy, RequiredIndex};

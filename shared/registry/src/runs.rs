@@ -12,6 +12,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::actor::Actor;
+use crate::attempts::Attempts;
 use crate::error::{Error, Result};
 use crate::generation::{Change, Place, Read};
 use crate::key;
@@ -72,6 +73,10 @@ pub struct RunOutcome {
 pub struct DatasetEntry {
     /// The run.
     pub run: Uuid,
+    /// Which attempt of the run this is: a message that is delivered again brings the run to another worker, and what each
+    /// of them did is told apart.
+    #[serde(default)]
+    pub attempt: Uuid,
     /// The dataset's canonical URI.
     pub uri: String,
     /// The table's SUBJECT, if it has a name.
@@ -172,6 +177,9 @@ pub struct Commit {
     pub version: u64,
     /// When.
     pub at: DateTime<Utc>,
+    /// It was compared with the version before it, and answers the same.
+    #[serde(default)]
+    pub verified: bool,
 }
 
 /// The step that a commit belongs to; the same words as the stamp's `squire.step`.
@@ -191,10 +199,7 @@ pub enum CommitStep {
     Erase,
 }
 
-fields! {
-    RunRecord => Runs, "run";
-    DatasetEntry => RunEntries, "run_entry";
-}
+fields! { RunRecord => Runs, "run"; }
 
 /// The live records of a collection, as a run keeps them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -278,69 +283,6 @@ impl Registry {
         Ok(())
     }
 
-    /// Writes what a run is about to do to a dataset; before it does. A later round of the same run adds to it.
-    ///
-    /// # Errors
-    /// What the store answers: the dataset must not be touched.
-    pub async fn run_dataset_opened(&self, run: Uuid, entry: DatasetEntry) -> Result<()> {
-        let partition = run.to_string();
-        let uri = entry.uri.clone();
-        let place = Place { collection: Collection::RunEntries, partition: Some(&partition), id: &uri };
-        self.inner
-            .records
-            .update::<DatasetEntry>(place, self.actor(), None, |current| {
-                Ok(match current {
-                    Some(found) if found.fields == entry => Change::Keep,
-                    _ => Change::Put(entry.clone()),
-                })
-            })
-            .await?;
-        Ok(())
-    }
-
-    /// Closes a dataset's entry with what happened.
-    ///
-    /// # Errors
-    /// [`Error::Missing`] for an entry that was never opened, or what the store answers.
-    pub async fn run_dataset_closed(&self, run: Uuid, uri: &str, result: DatasetResult) -> Result<()> {
-        let partition = run.to_string();
-        let place = Place { collection: Collection::RunEntries, partition: Some(&partition), id: uri };
-        self.inner
-            .records
-            .update::<DatasetEntry>(place, self.actor(), None, |current| {
-                let entry = current.ok_or_else(|| Error::Missing {
-                    what: format!("the entry of {uri} in run {run}"),
-                    hint: "; it is opened before anything is done".into(),
-                })?;
-                Ok(Change::Put(DatasetEntry { result: Some(result.clone()), ..entry.fields.clone() }))
-            })
-            .await?;
-        Ok(())
-    }
-
-    /// Closes a dead run's entry: whoever takes its claim over writes down until when it may have been alive. An entry that
-    /// was never opened, or that is closed already, is left alone.
-    ///
-    /// # Errors
-    /// What the store answers.
-    pub async fn run_dataset_died(&self, run: Uuid, uri: &str, last_sign: DateTime<Utc>) -> Result<()> {
-        let partition = run.to_string();
-        let place = Place { collection: Collection::RunEntries, partition: Some(&partition), id: uri };
-        let died = DatasetResult { closed_at: last_sign, outcome: DIED.into(), ..DatasetResult::default() };
-        self.inner
-            .records
-            .update::<DatasetEntry>(place, self.actor(), None, |current| {
-                Ok(match current {
-                    Some(entry) if entry.fields.result.is_none() => {
-                        Change::Put(DatasetEntry { result: Some(died.clone()), ..entry.fields.clone() })
-                    }
-                    _ => Change::Keep,
-                })
-            })
-            .await?;
-        Ok(())
-    }
-
     /// Closes a run.
     ///
     /// # Errors
@@ -386,7 +328,7 @@ impl Registry {
         Ok(self.load::<RunRecord>(&id).await?.map(|record| record.fields.clone()))
     }
 
-    /// One run with the entries of its datasets.
+    /// One run with the entries of its datasets, by URI and each attempt of its own, oldest first.
     ///
     /// # Errors
     /// [`Error::Missing`], or what the store answers.
@@ -398,14 +340,14 @@ impl Registry {
             .ok_or_else(|| Error::Missing { what: format!("run {id}"), hint: "; see `runs list`".into() })?;
         let listed = self.inner.records.list(Collection::RunEntries, Some(&id)).await?;
         let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
-        for read in self.inner.records.read_tops::<DatasetEntry>(Some(&id), listed).await?.into_values() {
+        for read in self.inner.records.read_tops::<Attempts>(Some(&id), listed).await?.into_values() {
             match read {
-                Read::Live(record) => entries.push(record.fields.clone()),
+                Read::Live(record) => entries.extend(record.fields.each()),
                 Read::Unreadable(u) => unreadable.push(u),
                 Read::Absent | Read::Tombstone(_) => {}
             }
         }
-        entries.sort_by(|a: &DatasetEntry, b| a.uri.cmp(&b.uri));
+        entries.sort_by(|a: &DatasetEntry, b| (&a.uri, a.opened_at).cmp(&(&b.uri, b.opened_at)));
         Ok((record.fields.clone(), entries, unreadable))
     }
 
@@ -427,11 +369,11 @@ impl Registry {
         since: DateTime<Utc>,
     ) -> Result<(Vec<DatasetEntry>, Vec<Unreadable>)> {
         let runs = self.inner.records.list(Collection::Runs, None).await?;
-        let reads: Vec<Result<Read<DatasetEntry>>> = futures::stream::iter(runs.into_keys())
+        let reads: Vec<Result<Read<Attempts>>> = futures::stream::iter(runs.into_keys())
             .filter(|run| std::future::ready(began_at(run).is_none_or(|at| at >= since)))
             .map(|run| async move {
                 let place = Place { collection: Collection::RunEntries, partition: Some(&run), id: uri };
-                self.inner.records.read::<DatasetEntry>(place).await
+                self.inner.records.read::<Attempts>(place).await
             })
             .buffer_unordered(32)
             .collect()
@@ -439,7 +381,7 @@ impl Registry {
         let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
         for read in reads {
             match read? {
-                Read::Live(record) => entries.push(record.fields.clone()),
+                Read::Live(record) => entries.extend(record.fields.each()),
                 Read::Unreadable(u) => unreadable.push(u),
                 Read::Absent | Read::Tombstone(_) => {}
             }

@@ -23,6 +23,16 @@ struct Published {
     /// The run of the sweep that was closed last; its replica exports the gauges of the fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     closed: Option<Uuid>,
+    /// What was said last to wait for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    awaiting: Option<Awaiting>,
+}
+
+/// A plan that waits for a person, as it was announced.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Awaiting {
+    digest: String,
+    at: DateTime<Utc>,
 }
 
 fields! { Published => Schedule, "schedule"; }
@@ -43,6 +53,37 @@ impl Registry {
         })
         .await?;
         Ok(())
+    }
+
+    /// Whether a plan that waits for a person is to be announced: it is another one than the last, which was announced longer
+    /// than `again` ago. `None`: nothing waits any more, and the next one is news.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn record_awaiting(
+        &self,
+        job: &str,
+        digest: Option<&str>,
+        now: DateTime<Utc>,
+        again: std::time::Duration,
+    ) -> Result<bool> {
+        let mut news = false;
+        self.change::<Published>(job, None, |current| {
+            let next = current.map(|c| c.fields.clone()).unwrap_or_default();
+            let said = next.awaiting.as_ref();
+            news = digest.is_some_and(|digest| {
+                said.is_none_or(|s| s.digest != digest && (now - s.at).to_std().is_ok_and(|past| past >= again))
+            });
+            Ok(match digest {
+                Some(digest) if news => {
+                    Change::Put(Published { awaiting: Some(Awaiting { digest: digest.to_owned(), at: now }), ..next })
+                }
+                None if said.is_some() => Change::Put(Published { awaiting: None, ..next }),
+                _ => Change::Keep,
+            })
+        })
+        .await?;
+        Ok(news)
     }
 
     /// The run of the sweep that was closed last.

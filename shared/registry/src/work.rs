@@ -1,8 +1,11 @@
 //! `work`: what the slices of a large compaction hand to one another, as opaque objects beside the records.
 //!
 //! Unlike records these have no generations: an object under `work/<run>/<part>/<attempt>` is put once, never replaced and
-//! never deleted by those who work with it. A part is the plan or one slice of one dataset's compaction; its name begins with
+//! never deleted by those who work with it; [`Registry::work_prune`] removes it long after. A part is the plan or one slice of one dataset's compaction; its name begins with
 //! the hash of the dataset's canonical URI, since a run may be about several datasets.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -11,6 +14,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::key;
 use crate::registry::Registry;
+use crate::runs::RunRecord;
 use crate::storage::PutOutcome;
 
 /// A part of one dataset's compaction in slices.
@@ -95,6 +99,40 @@ impl Registry {
             .collect();
         out.sort_by(|a, b| (a.part, &a.attempt).cmp(&(b.part, &b.attempt)));
         Ok(out)
+    }
+
+    /// Deletes the objects of runs that nobody can need any more: the newest of them is older than `age`, which is to be far
+    /// beyond the time after which a compaction in slices is given up, and the run's record is closed, or was never made. What
+    /// cannot be told stays. Returns how many went.
+    ///
+    /// # Errors
+    /// What the store answers; what is gone by then is gone.
+    pub async fn work_prune(&self, age: Duration, now: DateTime<Utc>) -> Result<usize> {
+        let below = self.root().path(&["v1", "work"])?;
+        let mut runs: BTreeMap<Uuid, (DateTime<Utc>, Vec<object_store::path::Path>)> = BTreeMap::new();
+        for meta in self.root().list(&below).await? {
+            let mut names = meta.location.as_ref().rsplit('/').skip(2);
+            let Some(run) = names.next().and_then(|n| Uuid::parse_str(n).ok()) else { continue };
+            let (newest, paths) = runs.entry(run).or_insert((meta.last_modified, Vec::new()));
+            *newest = (*newest).max(meta.last_modified);
+            paths.push(meta.location);
+        }
+        let old = |at: DateTime<Utc>| (now - at).to_std().is_ok_and(|passed| passed > age);
+        let mut gone = 0;
+        for (run, (newest, paths)) in runs {
+            if !old(newest)
+                || self.load::<RunRecord>(&run.to_string()).await?.is_some_and(|r| r.fields.outcome.is_none())
+            {
+                continue;
+            }
+            // The results last: what is left of a prune that ended half-way is no plan that somebody could take up.
+            let (results, rest): (Vec<_>, Vec<_>) = paths.into_iter().partition(|p| p.as_ref().ends_with("/result"));
+            for path in rest.into_iter().chain(results) {
+                self.root().delete(&path).await?;
+                gone += 1;
+            }
+        }
+        Ok(gone)
     }
 
     fn work_path(&self, run: Uuid, uri: &str, part: WorkPart, attempt: &str) -> Result<object_store::path::Path> {

@@ -93,7 +93,16 @@ impl Pass<'_> {
             }
         };
         let ends = clean::Ends { reads: &self.place, deletes: &deletes };
-        let rate = self.tools.rates.of(&self.plan.uri, self.tools.estate.config().limits.delete_rate);
+        let per_second = self.tools.estate.config().limits.delete_rate;
+        let (rate, _share) = match self.tools.rates.deletes(&self.tools.registry, uri, per_second).await {
+            Ok(found) => found,
+            Err(e) => {
+                let e =
+                    squire_lake::Error::new(Kind::Transient, "asking who else deletes from the bucket", uri).because(e);
+                self.out.fail("cleanup", &e);
+                return;
+            }
+        };
         let name = squire_lake::uri::name(&self.plan.uri);
         let total = removal.versions.len();
         let allowed = || async {
@@ -115,7 +124,9 @@ impl Pass<'_> {
         let progress = |n: usize| (self.tools.progress)(&format!("{name}: {n} of {total} versions removed"));
         let mut cleaned = clean::Cleaned::default();
         let work = clean::apply_into(&mut cleaned, ends, removal, &rate, allowed, progress);
+        let started = std::time::Instant::now();
         let done = contain::contained(&self.tools.estate.lake, "removing old versions", &self.plan.uri, work).await;
+        self.out.cleanup_seconds += started.elapsed().as_secs_f64();
         if let Some(why) = &cleaned.stopped {
             tracing::warn!(dataset = self.plan.uri, "clean-up stopped: {why}");
         }

@@ -9,10 +9,11 @@ use squire_lake::compact::{self, Rewritten};
 use squire_lake::handle::Place;
 use squire_lake::look::Look;
 use squire_lake::stamp::Stamper;
-use squire_lake::verify::{self, Checks};
+use squire_lake::verify;
 use squire_lake::{Kind, contain, fold};
 use squire_registry::{Commit, CommitStep, DatasetEntry, DatasetIntent, Governance, Subject, VersionEntry};
 use squire_service::report::SkipReason;
+use uuid::Uuid;
 
 use super::slices::Landing;
 use super::yielding::{Stopped, Yielding};
@@ -75,14 +76,15 @@ impl<'a> Pass<'a> {
             claim,
             yielding,
             stamper: Stamper { estate: tools.registry.id(), run: tools.estate.run },
-            slice: 0,
+            slice: last_slice(look, tools.estate.run),
             lost: BTreeMap::new(),
             out: Applied::default(),
         };
-        if let Err(e) = pass.open_entry(governance).await {
+        let attempt = Uuid::now_v7();
+        if let Err(e) = pass.open_entry(governance, attempt).await {
             return Applied::skip(SkipReason::RegistryUnreadable, e.to_string());
         }
-        pass.out.opened = true;
+        pass.out.opened = Some(attempt);
         // Contained here and not only above: what was committed before a panic is still recorded.
         let lake = &tools.estate.lake;
         let rounds = async {
@@ -124,7 +126,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The audit record, before anything is done.
-    async fn open_entry(&self, governance: &Governance) -> squire_registry::Result<()> {
+    async fn open_entry(&self, governance: &Governance, attempt: Uuid) -> squire_registry::Result<()> {
         let infos: BTreeMap<u64, &squire_lake::look::ManifestInfo> =
             self.look.versions().into_iter().map(|(_, m)| (m.version, m)).collect();
         let replaced = |v: u64| infos.range(v + 1..).next().map_or(self.look.at, |(_, m)| m.time());
@@ -152,6 +154,7 @@ impl<'a> Pass<'a> {
         .collect();
         let entry = DatasetEntry {
             run: self.tools.estate.run,
+            attempt,
             uri: self.plan.uri.clone(),
             table: governance.table.as_ref().map(Subject::to_string),
             opened_at: self.tools.estate.now(),
@@ -432,7 +435,7 @@ impl<'a> Pass<'a> {
 
     fn committed(&mut self, step: CommitStep, version: u64) {
         self.lost.remove(<&'static str>::from(step));
-        self.out.commits.push(Commit { step, version, at: self.tools.estate.now() });
+        self.out.commits.push(Commit { step, version, at: self.tools.estate.now(), verified: false });
     }
 
     async fn verify(
@@ -449,13 +452,14 @@ impl<'a> Pass<'a> {
             groups: rewrite.groups.clone(),
             indices: touched.iter().map(|i| i.name.clone()).collect(),
         });
-        match verify::verify(&self.tools.estate.lake, &self.plan.uri, rewrite, &touched).await {
+        let started = Instant::now();
+        let compared = verify::verify(&self.tools.estate.lake, &self.plan.uri, rewrite, &touched).await;
+        self.out.verify_seconds += started.elapsed().as_secs_f64();
+        match compared {
             Ok(checks) => {
                 self.out.unverified.pop();
-                let all = self.out.checks.get_or_insert_with(Checks::default);
-                all.rows = checks.rows;
-                all.sampled_rows += checks.sampled_rows;
-                all.indices.extend(checks.indices);
+                self.out.commits.iter_mut().filter(|c| c.version == rewrite.after).for_each(|c| c.verified = true);
+                self.out.checks.get_or_insert_default().merge(checks);
                 Ok(())
             }
             Err(e) => {
@@ -468,4 +472,10 @@ impl<'a> Pass<'a> {
             }
         }
     }
+}
+
+/// The last commit of a run on this dataset: a message that is delivered again goes on counting, so that no stamp comes twice.
+fn last_slice(look: &Look, run: Uuid) -> u32 {
+    let run = run.to_string();
+    look.manifests.iter().filter_map(|m| m.stamp.as_ref()).filter(|s| s.run == run).map(|s| s.slice).max().unwrap_or(0)
 }

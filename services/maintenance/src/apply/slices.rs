@@ -316,6 +316,22 @@ pub fn landing_plan(fresh: &DatasetPlan, layout: &Layout, landing: &Landing) -> 
     }
 }
 
+/// What may be done to a dataset while a compaction of it is in work in slices: versions older than the one that the slices read
+/// may go, so that clean-up does not starve. A fold or another rewrite would only make the slices fail.
+pub fn beside(p: &mut Planned, d: &Distributed) {
+    let plan = &mut p.plan;
+    plan.compact = Verdict::nothing(StepReason::NoGain);
+    plan.optimize_indices = Verdict::nothing(StepReason::NoGain);
+    plan.rounds.clear();
+    plan.predicted = Default::default();
+    plan.removal.versions.retain(|v| v.version < d.read_version);
+    plan.removal.files.retain(|f| f.after < d.read_version);
+    if plan.cleanup.is_planned() && plan.removal.versions.is_empty() {
+        plan.cleanup = Verdict::nothing(StepReason::Retention);
+    }
+    p.ends_slices = false;
+}
+
 /// Lands what slices have stored, with everything that guards a pass: registry, claim, yield, audit record, verification.
 pub async fn land(tools: &Tools, p: &Planned, landing: Landing) -> Applied {
     super::run(tools, &p.plan, &p.look, &p.governance, p.state.waiting_for.as_ref(), Some(landing)).await

@@ -8,7 +8,7 @@ use squire_registry::{DIED, DatasetEntry, Registry};
 use squire_service::cli::{Exit, Failure, OutputFormat, print_stdout};
 use uuid::Uuid;
 
-use super::{Context, why};
+use super::{Context, json_lines, why};
 use crate::estate::{Estate, PolicyFlags};
 
 async fn open(context: &Context, roots: &[String]) -> anyhow::Result<(Estate, Registry)> {
@@ -41,6 +41,8 @@ pub(super) async fn dataset(context: &Context, dataset: &str, version: Option<u6
     let entries: Vec<&DatasetEntry> = entries.iter().filter(|e| version.is_none_or(|v| concerns(e, v))).collect();
     if context.common.output == OutputFormat::Json {
         print_stdout(&format!("{:#}\n", json!({ "dataset": at, "entries": entries })))?;
+    } else if context.common.output == OutputFormat::Jsonl {
+        print_stdout(&json_lines(&entries)?)?;
     } else {
         let mut out = format!("{at}\n");
         for entry in &entries {
@@ -105,6 +107,8 @@ pub(super) async fn list(context: &Context, roots: &[String]) -> anyhow::Result<
     let (runs, unreadable) = registry.runs().await?;
     if context.common.output == OutputFormat::Json {
         print_stdout(&format!("{:#}\n", json!({ "runs": runs })))?;
+    } else if context.common.output == OutputFormat::Jsonl {
+        print_stdout(&json_lines(&runs)?)?;
     } else {
         let mut out = String::new();
         for run in &runs {
@@ -133,6 +137,9 @@ pub(super) async fn show(context: &Context, run: Uuid, roots: &[String]) -> anyh
     let (record, entries, unreadable) = registry.run(run).await?;
     if context.common.output == OutputFormat::Json {
         print_stdout(&format!("{:#}\n", json!({ "run": record, "datasets": entries })))?;
+    } else if context.common.output == OutputFormat::Jsonl {
+        let head = json_lines([json!({ "record": "run", "run": record })])?;
+        print_stdout(&(head + &json_lines(entries.iter().map(|e| json!({ "record": "dataset", "dataset": e })))?))?;
     } else {
         let mut out = format!("run {} ({}) {}\n  {}\n", record.run, record.kind, record.started_at, record.command);
         for entry in &entries {

@@ -35,6 +35,8 @@ pub(super) async fn run(context: &Context, dataset: &str) -> anyhow::Result<Exit
     if context.common.output == OutputFormat::Json {
         let rows = driver::datasets(&estate, &planned, &Default::default());
         print_stdout(&format!("{}\n", serde_json::to_string_pretty(&rows.first())?))?;
+    } else if context.common.output == OutputFormat::Jsonl {
+        print_stdout(&super::json_lines(driver::datasets(&estate, &planned, &Default::default()).first())?)?;
     } else {
         let mut out = String::new();
         writeln!(out, "{}", candidate.uri)?;

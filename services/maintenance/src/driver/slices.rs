@@ -6,10 +6,11 @@ use squire_lake::contain;
 use squire_service::report::SkipReason;
 use uuid::Uuid;
 
-use super::{Planned, save_state};
+use super::Planned;
+use super::work::save_state;
 use crate::admit::Skip;
 use crate::apply::slices::{self, Landing};
-use crate::apply::{Applied, Tools, failure_kind};
+use crate::apply::{Applied, Tools, failure_kind, verify_again};
 use crate::state::Distributed;
 use crate::{budget, memory};
 
@@ -64,12 +65,26 @@ pub async fn land(tools: &Tools, p: &Planned, landing: Landing) -> Applied {
     applied
 }
 
-/// Ends a compaction of which nothing can be landed: it has landed already, or every slice of it was given up. `why` is the
-/// failure of the latter, which is remembered as a pass's would be.
-pub async fn end(tools: &Tools, p: &Planned, why: Option<(squire_lake::Kind, String)>) {
+/// Ends a compaction of which every slice was given up: its failure is remembered as a pass's would be.
+pub async fn end(tools: &Tools, p: &Planned, why: (squire_lake::Kind, String)) {
     let mut applied = Applied::default();
-    if let Some((kind, detail)) = why {
-        applied.failures.insert("compact", (failure_kind(kind), detail));
-    }
+    applied.failures.insert("compact", (failure_kind(why.0), why.1));
     save_state(tools, p, &applied).await;
+}
+
+/// Ends a compaction whose stamp was found: it has landed already. What was not compared, because its process died, is compared
+/// now and its audit entry closed; then this is what tells of the landing.
+pub async fn landed(tools: &Tools, p: &Planned, landing: &Landing) -> Applied {
+    let mut applied = verify_again(tools, p).await;
+    for open in p.state.unverified.iter().filter(|open| applied.settled.contains(&open.after)) {
+        applied.compact.tasks += open.groups.len() as u64;
+        applied.compact.removed += open.groups.iter().map(|(old, _)| old.len() as u64).sum::<u64>();
+        applied.compact.added += open.groups.iter().map(|(_, new)| new.len() as u64).sum::<u64>();
+    }
+    if applied.compact.tasks > 0 {
+        applied.compact.bytes = landing.done.iter().map(squire_lake::compact::Rewritten::bytes).sum();
+    }
+    let filed = save_state(tools, p, &applied).await;
+    applied.filed.extend(filed);
+    applied
 }

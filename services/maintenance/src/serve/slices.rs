@@ -5,22 +5,22 @@
 //! left to them: a fold or a clean-up in between would only make them fail.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use squire_lake::{Kind, LANCE_VERSION};
 use squire_service::bus::data::{CommitRequested, PassRequested, SliceRequested};
 use squire_service::config::{BusKind, Mode};
 use squire_service::report::{ReportKind, SkipReason, StepReason};
 use uuid::Uuid;
 
-use super::worker::{Verdict, back_off, tell, tell_blocks, verdict};
-use super::{Daemon, NEIGHBOURS, tick};
+use super::worker::{Verdict, back_off, verdict};
+use super::{Daemon, NEIGHBOURS, events, tick};
 use crate::admit;
 use crate::apply::Applied;
 use crate::apply::slices::{self, Ended, Gathered};
-use crate::driver::{self, Case, Planned, PlannedEstate};
+use crate::driver::{self, Candidate, Case, Planned, PlannedEstate};
 use crate::estate::Estate;
 use crate::memory;
 use crate::plan::{Round, Verdict as StepVerdict};
@@ -30,13 +30,22 @@ use crate::state::{DatasetState, Distributed};
 const STALLED: chrono::Duration = chrono::Duration::hours(2);
 /// So long after it was handed out it is given up, and planned again.
 const GIVEN_UP: chrono::Duration = chrono::Duration::days(1);
+/// Plans, slices and results are kept for so long. Far beyond [`GIVEN_UP`], from when on no message about them is taken up.
+const NEEDED: Duration = Duration::from_secs(7 * 86_400);
+/// How often a replica looks for such objects.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 /// A worker of another Lance version hands a slice back for so long.
 const OTHER_LANCE: Duration = Duration::from_secs(30);
 /// A commit waits so long for somebody's long work before it looks again.
 const YIELDED: Duration = Duration::from_secs(60);
 
-/// What a pass does about a compaction of its dataset that is in work in slices: `None` when there is none.
-pub(super) async fn pending(daemon: &Daemon, estate: &Estate, pass: &PassRequested) -> anyhow::Result<Option<Verdict>> {
+/// The compaction of a pass's dataset that is in work in slices, if one is: what was lost on its way is asked for again. The
+/// pass is left with what may be done beside it.
+pub(super) async fn pending(
+    daemon: &Daemon,
+    estate: &Estate,
+    pass: &PassRequested,
+) -> anyhow::Result<Option<Distributed>> {
     let Some(d) = distributed(estate, &pass.uri).await else { return Ok(None) };
     let now = Utc::now();
     if !distributes(daemon) || now - d.at > GIVEN_UP {
@@ -51,7 +60,23 @@ pub(super) async fn pending(daemon: &Daemon, estate: &Estate, pass: &PassRequest
         request(daemon, &d, &pass.uri, &ended).await?;
     }
     tracing::info!(run = %d.run, ended = ended.len(), slices = d.slices, "its compaction is in work in slices");
-    Ok(Some(Verdict::Done))
+    Ok(Some(d))
+}
+
+/// Removes the objects of compactions that nobody can need any more; see [`squire_registry::Registry::work_prune`].
+pub(super) async fn prune(daemon: &Daemon) {
+    {
+        let mut last = daemon.pruned.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|at| at.elapsed() < PRUNE_EVERY) {
+            return;
+        }
+        *last = Some(Instant::now());
+    }
+    match daemon.registry.work_prune(NEEDED, Utc::now()).await {
+        Ok(0) => {}
+        Ok(gone) => tracing::info!(gone, "objects of past compactions in slices were removed"),
+        Err(e) => tracing::warn!(error = %e, "objects of past compactions in slices could not be removed yet"),
+    }
 }
 
 /// Whether the plan's first compaction is shared among the replicas. A large one of a later round is left to the next pass,
@@ -197,31 +222,45 @@ pub(super) async fn commit(daemon: &Arc<Daemon>, asked: &CommitRequested, attemp
     };
     let place = daemon.lake.place(uri).await?;
     if !squire_lake::commit::stamped(&place, d.read_version, d.run, "compact").await?.is_empty() {
-        driver::slices::end(&tools, p, None).await;
-        return Ok(Verdict::Done);
+        // Whoever landed it died before it could say so.
+        let applied = driver::slices::landed(&tools, p, &landing).await;
+        return ended(daemon, &estate, (&neighbours, &d), (&candidate, applied), attempts, started).await;
     }
     if landing.done.is_empty() {
-        driver::slices::end(&tools, p, Some((Kind::Permanent, lost.join("; ")))).await;
+        driver::slices::end(&tools, p, (Kind::Permanent, lost.join("; "))).await;
         return Ok(Verdict::Done);
     }
     p.plan = slices::landing_plan(&p.plan, &p.layout, &landing);
     tick::open(daemon, &estate, d.run, started).await?;
     let _working = daemon.at_work(uri);
-    let begun = std::time::Instant::now();
     let applied = driver::slices::land(&tools, p, landing).await;
-    let applied = Some((applied, begun.elapsed().as_secs_f64()));
-    let row = driver::dataset(&estate, &neighbours.graph, &candidate, applied.as_ref());
-    let mut report = daemon.report(&estate, ReportKind::Sweep, started);
+    ended(daemon, &estate, (&neighbours, &d), (&candidate, applied), attempts, started).await
+}
+
+/// Reports a landing, closes its run, and says what becomes of the message.
+async fn ended(
+    daemon: &Daemon,
+    estate: &Estate,
+    (neighbours, d): (&PlannedEstate, &Distributed),
+    (candidate, applied): (&Candidate, Applied),
+    attempts: u64,
+    started: DateTime<Utc>,
+) -> anyhow::Result<Verdict> {
+    tick::open(daemon, estate, d.run, started).await?;
+    let seconds = (Utc::now() - started).to_std().unwrap_or_default().as_secs_f64();
+    let applied = Some((applied, seconds));
+    let row = driver::dataset(estate, &neighbours.graph, candidate, applied.as_ref());
+    let mut report = daemon.report(estate, ReportKind::Sweep, started);
     report.datasets = vec![row];
     Daemon::finish(&mut report);
     daemon.metrics.count(&report);
     tick::close(daemon, d.run, &report).await?;
     let Some(row) = report.datasets.first() else { return Ok(Verdict::Done) };
-    let pass = PassRequested { run: d.run, uri: uri.to_string(), by_hand: false };
-    tell(daemon, &estate, &pass, row, &candidate.case).await;
+    let pass = PassRequested { run: d.run, uri: candidate.uri.clone(), by_hand: false };
+    events::pass(daemon, estate, &pass, row, &candidate.case).await;
     if let Some((applied, _)) = &applied {
         applied.count(&daemon.metrics);
-        tell_blocks(daemon, &estate, &pass, row, &applied.filed).await;
+        events::blocks(daemon, estate, &pass, row, (&candidate.case, &applied.filed)).await;
     }
     if row.outcome.reason() == Some(SkipReason::WriterActive.as_str()) {
         return Ok(Verdict::HandBack(YIELDED));
@@ -241,7 +280,8 @@ async fn current(
     if daemon.mode() == Mode::Observe || !neighbours.scope.datasets.contains(uri) {
         return None;
     }
-    distributed(estate, uri).await.filter(|d| d.run == run)
+    // What was given up may be planned anew at any time.
+    distributed(estate, uri).await.filter(|d| d.run == run && Utc::now() - d.at <= GIVEN_UP)
 }
 
 async fn distributed(estate: &Estate, uri: &str) -> Option<Distributed> {

@@ -1,5 +1,6 @@
 //! What a replica shows: `/metrics`, `/livez`, `/readyz`, `/status`, and the gauges of the fleet.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use squire_service::report::Report;
 use uuid::Uuid;
 
 use super::{Daemon, NEIGHBOURS};
-use crate::driver;
+use crate::driver::{self, PlannedEstate};
 use crate::estate::Estate;
 
 /// How often the queues' depths are read, and whether this replica still closed the last sweep.
@@ -82,7 +83,8 @@ async fn status(daemon: &Daemon) -> Value {
                       "next": job.as_ref().and_then(|j| j.next(now)),
                       "last": daemon.registry.last_instant("maintenance", now).await.ok().flatten() },
         "working": working.iter().map(|(uri, since)| json!({ "dataset": uri, "since": since })).collect::<Vec<_>>(),
-        "memory": { "limit": daemon.config.config.limits.memory.as_u64(), "admitted": daemon.admission.used() },
+        "memory": { "limit": daemon.config.config.limits.memory.as_u64(), "admitted": daemon.admission.used(),
+                    "peak": daemon.admission.peaks().map(|p| json!({ "measured": p.measured, "admitted": p.admitted })) },
         "queues": queues,
     })
 }
@@ -100,11 +102,13 @@ async fn dataset(daemon: &Daemon, uri: &str) -> Option<Value> {
 }
 
 /// After a sweep: this replica shows the fleet's gauges.
-pub(super) fn show(daemon: &Daemon, estate: &Estate, report: &Report, run: Uuid, due: usize) {
+pub(super) fn show(daemon: &Daemon, estate: &Estate, planned: &PlannedEstate, report: &Report, due: usize) {
     daemon.metrics.fleet_of(report);
     let fleet = daemon.metrics.fleet();
     let clamp = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     fleet.due_datasets.set(clamp(due));
+    let since = planned.candidates.iter().filter_map(|c| driver::due_since(c));
+    fleet.oldest_due.set(since.min().map_or(0.0, |at| at.timestamp_millis() as f64 / 1000.0));
     fleet.last_success.with_label_values(&["maintenance"]).set(Utc::now().timestamp_millis() as f64 / 1000.0);
     let overdue = estate.snapshot.trash().filter(|t| t.fields.deadline <= estate.now()).count();
     fleet.trash_overdue.set(clamp(overdue));
@@ -115,7 +119,7 @@ pub(super) fn show(daemon: &Daemon, estate: &Estate, report: &Report, run: Uuid,
     for unread in &estate.snapshot.unreadable {
         fleet.unreadable_records.with_label_values(&[unread.collection.to_string().as_str()]).inc();
     }
-    *daemon.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+    *daemon.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(estate.run);
     daemon.metrics.show_fleet();
 }
 
@@ -123,7 +127,7 @@ pub(super) fn show(daemon: &Daemon, estate: &Estate, report: &Report, run: Uuid,
 pub(super) async fn budget(daemon: &Daemon) {
     match crate::budget::left(&daemon.config.config, &daemon.registry, Utc::now()).await {
         Ok(left) => {
-            let left = left.map_or(i64::MAX, |left| i64::try_from(left).unwrap_or(i64::MAX));
+            let left = left.map_or(i64::MAX, |left| i64::try_from(left.rewritten_bytes).unwrap_or(i64::MAX));
             daemon.metrics.fleet().budget_remaining.set(left);
         }
         Err(e) => tracing::debug!(error = %e, "what is left of the rewrite budget is not known"),
@@ -135,6 +139,9 @@ pub(super) async fn gauges(daemon: Arc<Daemon>) {
     let mut instant = None;
     while !daemon.shutdown.is_requested() {
         daemon.pause(EVERY).await;
+        if daemon.unsent.load(Ordering::SeqCst) {
+            super::events::send_what_waits(&daemon).await;
+        }
         let shown = *daemon.closed.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(run) = shown else { continue };
         if daemon.config.config.bus.kind == BusKind::Nats {

@@ -10,7 +10,8 @@ use squire_service::bus::Queue;
 use squire_service::bus::data::{PassRequested, Request, TableChanged};
 use uuid::Uuid;
 
-use super::{BACK_OFF, Daemon};
+use super::Daemon;
+use super::inbox::Inbox;
 
 /// Events of one table within this time are one.
 const DEBOUNCE: Duration = Duration::from_secs(5);
@@ -21,41 +22,25 @@ const WAITING: usize = 10_000;
 
 /// Takes change events until a stop.
 pub(super) async fn run(daemon: Arc<Daemon>) {
-    let mut consumer = None;
+    let mut inbox = Inbox::new(Queue::Tables("maintenance".into()));
     let mut waiting: BTreeMap<String, Instant> = BTreeMap::new();
     while !daemon.shutdown.is_requested() {
-        if consumer.is_none() {
-            match daemon.bus.consumer(Queue::Tables("maintenance".into())).await {
-                Ok(opened) => consumer = Some(opened),
-                Err(e) => {
-                    tracing::warn!(error = %e, "change events cannot be taken; it is tried again");
-                    daemon.pause(BACK_OFF).await;
-                    continue;
-                }
+        let next = match waiting.len() < WAITING {
+            true => inbox.next(&daemon, STEP).await,
+            false => {
+                daemon.pause(STEP).await;
+                None
             }
-        }
-        let Some(open) = consumer.as_mut() else { continue };
-        let next = tokio::select! {
-            next = open.next(STEP), if waiting.len() < WAITING => next,
-            () = tokio::time::sleep(STEP), if waiting.len() >= WAITING => Ok(None),
-            () = daemon.shutdown.requested() => break,
         };
-        match next {
-            Ok(Some(delivery)) => {
-                if let Request::Changed(changed) = delivery.request()
-                    && let Some(uri) = named(&daemon, changed).await
-                {
-                    waiting.entry(uri).or_insert_with(Instant::now);
-                }
-                // What is lost with this process is found by the clock.
-                if let Err(e) = delivery.ack().await {
-                    tracing::debug!(error = %e, "a change event could not be confirmed");
-                }
+        if let Some(delivery) = next {
+            if let Request::Changed(changed) = delivery.request()
+                && let Some(uri) = named(&daemon, changed).await
+            {
+                waiting.entry(uri).or_insert_with(Instant::now);
             }
-            Ok(None) => {}
-            Err(e) => {
-                tracing::warn!(error = %e, "no change event could be taken; it is tried again");
-                daemon.pause(BACK_OFF).await;
+            // What is lost with this process is found by the clock.
+            if let Err(e) = delivery.ack().await {
+                tracing::debug!(error = %e, "a change event could not be confirmed");
             }
         }
         request(&daemon, &mut waiting).await;

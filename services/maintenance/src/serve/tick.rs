@@ -11,7 +11,8 @@ use squire_service::config::Mode;
 use squire_service::report::{Report, ReportKind};
 use uuid::Uuid;
 
-use super::{BACK_OFF, Daemon, PULL};
+use super::inbox::Inbox;
+use super::{Daemon, PULL, events, slices};
 use crate::driver::{self, Candidate, Case, Selection};
 use crate::estate::Estate;
 
@@ -22,30 +23,10 @@ const PASSES: usize = 500;
 
 /// Takes ticks until a stop.
 pub(super) async fn run(daemon: Arc<Daemon>) {
-    let mut consumer = None;
+    let mut inbox = Inbox::new(Queue::Tick(Task::Maintenance));
     while !daemon.shutdown.is_requested() {
-        if consumer.is_none() {
-            match daemon.bus.consumer(Queue::Tick(Task::Maintenance)).await {
-                Ok(opened) => consumer = Some(opened),
-                Err(e) => {
-                    tracing::warn!(error = %e, "the queue of ticks cannot be opened; it is tried again");
-                    daemon.pause(BACK_OFF).await;
-                    continue;
-                }
-            }
-        }
-        let Some(open) = consumer.as_mut() else { continue };
-        let next = tokio::select! {
-            next = open.next(PULL) => next,
-            () = daemon.shutdown.requested() => return,
-        };
-        match next {
-            Ok(Some(delivery)) => handle(&daemon, delivery).await,
-            Ok(None) => {}
-            Err(e) => {
-                tracing::warn!(error = %e, "no tick could be taken; it is tried again");
-                daemon.pause(BACK_OFF).await;
-            }
+        if let Some(delivery) = inbox.next(&daemon, PULL).await {
+            handle(&daemon, delivery).await;
         }
     }
 }
@@ -72,6 +53,7 @@ async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
 
 /// Looks, plans, and asks for the passes. The sweep is closed when they are handed out: each of them reports itself.
 async fn sweep(daemon: &Arc<Daemon>, due: &TickDue) -> anyhow::Result<()> {
+    events::send_what_waits(daemon).await;
     let started = Utc::now();
     let run = Uuid::now_v7();
     let estate = daemon.estate(run).await?;
@@ -87,25 +69,36 @@ async fn sweep(daemon: &Arc<Daemon>, due: &TickDue) -> anyhow::Result<()> {
     report.incomplete = planned.incomplete.clone();
     Daemon::finish(&mut report);
     let mut handed = 0;
-    if daemon.mode() != Mode::Observe && !chosen.is_empty() {
-        open(daemon, &estate, run, started).await?;
-        announce(daemon, run, EventType::RunStarted, None).await;
+    if daemon.mode() != Mode::Observe {
         for uri in &chosen {
             let pass = PassRequested { run, uri: uri.clone(), by_hand };
-            if matches!(daemon.bus.request_pass(&pass).await?, Published::Stored) {
-                handed += 1;
+            if !matches!(daemon.bus.request_pass(&pass).await?, Published::Stored) {
+                continue;
+            }
+            handed += 1;
+            // Not before: a tick whose passes are all queued already is no run.
+            if handed == 1 {
+                open(daemon, &estate, run, started).await?;
+                announce(daemon, run, EventType::RunStarted, None).await;
             }
         }
-        close(daemon, run, &report).await?;
-        announce(daemon, run, EventType::RunFinished, Some(&report)).await;
+        if handed > 0 {
+            close(daemon, run, &report).await?;
+            announce(daemon, run, EventType::RunFinished, Some(&report)).await;
+        }
+        slices::prune(daemon).await;
     }
+    if !by_hand {
+        events::plan_awaits(daemon, &estate, &planned).await;
+    }
+    crate::budget::settle_looks(&daemon.config.config, &daemon.registry, &daemon.rates).await;
     timer.observe_duration();
     if !by_hand {
         daemon.keep_neighbours(started, planned.clone()).await;
         if let Err(e) = daemon.registry.record_closed(Task::Maintenance.as_str(), run).await {
             tracing::warn!(error = %e, "that this replica closed the sweep could not be recorded");
         }
-        super::status::show(daemon, &estate, &report, run, chosen.len());
+        super::status::show(daemon, &estate, &planned, &report, chosen.len());
         super::status::budget(daemon).await;
     }
     tracing::info!(%run, seen = report.totals.seen, due = chosen.len(), handed, "swept the estate");
@@ -170,7 +163,6 @@ pub(super) async fn close(daemon: &Daemon, run: Uuid, report: &Report) -> anyhow
     Ok(daemon.registry.run_close(run, outcome).await?)
 }
 
-/// Events tell others; that one could not be sent stops nothing.
 async fn announce(daemon: &Daemon, run: Uuid, kind: EventType, report: Option<&Report>) {
     let data = RunData {
         run,
@@ -178,9 +170,7 @@ async fn announce(daemon: &Daemon, run: Uuid, kind: EventType, report: Option<&R
         command: daemon.command.clone(),
         totals: report.map(|r| r.totals.clone()),
     };
-    if let Err(e) = daemon.bus.announce(run, kind, "estate", &data).await {
-        tracing::warn!(error = %e, event = %kind, "an event could not be sent");
-    }
+    events::announce(daemon, run, kind, "estate", &data).await;
 }
 
 #[cfg(test)]

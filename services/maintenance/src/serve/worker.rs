@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Utc;
-use squire_service::bus::data::{PassData, PassRequested, RecordData, Request, VersionsData};
-use squire_service::bus::{Consumer, Delivery, EventType, Queue};
+use squire_service::bus::data::{PassRequested, Request};
+use squire_service::bus::{Delivery, Queue};
 use squire_service::config::Mode;
-use squire_service::report::{Dataset, FailureKind, OutcomeKind, ReportKind, SkipReason};
+use squire_service::report::{Dataset, FailureKind, ReportKind, SkipReason};
 use tracing::Instrument as _;
 
-use super::{BACK_OFF, Daemon, FRESH, NEIGHBOURS, PULL, slices, subject, tick};
-use crate::apply::{Applied, Filed};
+use super::inbox::Inbox;
+use super::{Daemon, FRESH, NEIGHBOURS, PULL, events, slices, tick};
+use crate::apply::Applied;
 use crate::driver::{self, Case, Planned};
-use crate::estate::Estate;
 
 /// After somebody else's claim.
 const CLAIMED: Duration = Duration::from_secs(15);
@@ -33,30 +33,10 @@ pub(super) enum Verdict {
 
 /// Takes passes, slices or commits until a stop.
 pub(super) async fn run(daemon: Arc<Daemon>, queue: Queue) {
-    let mut consumer: Option<Consumer> = None;
+    let mut inbox = Inbox::new(queue);
     while !daemon.shutdown.is_requested() {
-        if consumer.is_none() {
-            match daemon.bus.consumer(queue.clone()).await {
-                Ok(opened) => consumer = Some(opened),
-                Err(e) => {
-                    tracing::warn!(error = %e, ?queue, "a queue of work cannot be opened; it is tried again");
-                    daemon.pause(BACK_OFF).await;
-                    continue;
-                }
-            }
-        }
-        let Some(open) = consumer.as_mut() else { continue };
-        let next = tokio::select! {
-            next = open.next(PULL) => next,
-            () = daemon.shutdown.requested() => return,
-        };
-        match next {
-            Ok(Some(delivery)) => handle(&daemon, delivery).await,
-            Ok(None) => {}
-            Err(e) => {
-                tracing::warn!(error = %e, ?queue, "no work could be taken; it is tried again");
-                daemon.pause(BACK_OFF).await;
-            }
+        if let Some(delivery) = inbox.next(&daemon, PULL).await {
+            handle(&daemon, delivery).await;
         }
     }
 }
@@ -111,9 +91,7 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
     if daemon.mode() == Mode::Observe {
         return Ok(Verdict::Done);
     }
-    if let Some(verdict) = slices::pending(daemon, &estate, pass).await? {
-        return Ok(verdict);
-    }
+    let in_work = slices::pending(daemon, &estate, pass).await?;
     let due = !pass.by_hand;
     let settings = daemon.settings(&estate, due);
     let _working = daemon.at_work(&pass.uri);
@@ -125,8 +103,12 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
         candidate = driver::plan_dataset(&estate, &neighbours, &pass.uri, &settings, due).await;
     }
     let mut applied: Option<(Applied, f64)> = None;
-    let shared = match &mut candidate.case {
-        Case::Planned(p) => slices::is_shared(daemon, p),
+    let shared = match (&mut candidate.case, &in_work) {
+        (Case::Planned(p), Some(d)) => {
+            crate::apply::slices::beside(p, d);
+            false
+        }
+        (Case::Planned(p), None) => slices::is_shared(daemon, p),
         _ => false,
     };
     if let Case::Planned(p) = &candidate.case
@@ -155,8 +137,8 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
     }
     let Some(row) = report.datasets.first() else { return Ok(Verdict::Done) };
     let filed = applied.as_ref().map_or(&[][..], |(a, _)| &a.filed);
-    tell(daemon, &estate, pass, row, &candidate.case).await;
-    tell_blocks(daemon, &estate, pass, row, filed).await;
+    events::pass(daemon, &estate, pass, row, &candidate.case).await;
+    events::blocks(daemon, &estate, pass, row, (&candidate.case, filed)).await;
     let planned = match &candidate.case {
         Case::Planned(p) => Some(p.as_ref()),
         _ => None,
@@ -181,6 +163,7 @@ pub(super) async fn verdict(
     }
     match row.outcome.reason() {
         Some(r) if r == SkipReason::Claimed.as_str() => return Verdict::HandBack(CLAIMED),
+        Some(r) if r == SkipReason::PlanStale.as_str() => return Verdict::HandBack(Duration::from_secs(1)),
         Some(r) if r == SkipReason::RegistryUnreadable.as_str() => return Verdict::Retry(back_off(attempts)),
         _ => {}
     }
@@ -197,64 +180,6 @@ pub(super) async fn verdict(
         _ => false,
     };
     if moved { Verdict::HandBack(Duration::from_secs(1)) } else { Verdict::Done }
-}
-
-/// The events of a pass: one if material work was done, one on failure (design, "Record").
-pub(super) async fn tell(daemon: &Daemon, estate: &Estate, pass: &PassRequested, row: &Dataset, case: &Case) {
-    let kind = match row.outcome.kind() {
-        OutcomeKind::Maintained => EventType::PassCompleted,
-        OutcomeKind::Failed => EventType::PassFailed,
-        _ => return,
-    };
-    match row.outcome.kind() {
-        OutcomeKind::Failed => {
-            tracing::warn!(detail = row.outcome.detail.as_deref().unwrap_or_default(), "the pass failed")
-        }
-        _ => tracing::info!(
-            fragments_before = row.before.as_ref().map(|b| b.fragments),
-            fragments_after = row.after.as_ref().map(|a| a.fragments),
-            "maintained"
-        ),
-    }
-    let look = match case {
-        Case::Planned(p) | Case::Skipped(_, Some(p)) => Some(&p.look),
-        _ => None,
-    };
-    // A clone carries its source's config: the name is its own only where it reads nobody else's files.
-    let lineage = look.filter(|l| l.reads.is_empty()).and_then(|l| l.config().get("lineage.dataset_id").cloned());
-    let subject = subject(row.table.as_deref(), &pass.uri);
-    let data = PassData { run: estate.run, lineage: lineage.clone(), dataset: row.clone() };
-    let mut said = vec![daemon.bus.announce(estate.run, kind, &subject, &data).await];
-    if let Some(cleanup) = row.steps.cleanup.clone().filter(|c| c.versions_removed > 0) {
-        let data = VersionsData { run: estate.run, uri: pass.uri.clone(), lineage, cleanup };
-        said.push(daemon.bus.announce(estate.run, EventType::VersionsReclaimed, &subject, &data).await);
-    }
-    for e in said.into_iter().filter_map(Result::err) {
-        tracing::warn!(error = %e, "an event could not be sent");
-    }
-}
-
-pub(super) async fn tell_blocks(
-    daemon: &Daemon,
-    estate: &Estate,
-    pass: &PassRequested,
-    row: &Dataset,
-    filed: &[Filed],
-) {
-    let subject = subject(row.table.as_deref(), &pass.uri);
-    for filed in filed {
-        let data = RecordData {
-            run: Some(estate.run),
-            id: Some(filed.id.clone()),
-            uri: Some(pass.uri.clone()),
-            reason: Some(format!("{}: {}", filed.block.kind, filed.reason)),
-            until: filed.block.until,
-            ..RecordData::default()
-        };
-        if let Err(e) = daemon.bus.announce(estate.run, EventType::BlockFiled, &subject, &data).await {
-            tracing::warn!(error = %e, "an event could not be sent");
-        }
-    }
 }
 
 #[cfg(test)]

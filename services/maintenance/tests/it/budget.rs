@@ -81,11 +81,79 @@ async fn a_sweep_by_hand_is_free_and_counted() {
     here.oracle("lake");
 }
 
+/// A put is one, everything else is free.
+const PRICED: [&str; 2] = ["--set", "prices.put_per_1000=1000"];
+
+fn priced(here: &Here, verb: &[&str], per_day: &str) -> Value {
+    let cost = format!("budget.cost_per_day={per_day}");
+    run(here, &[verb, &PRICED, &["--set", &cost]].concat(), "")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_requests_cost_is_bounded_as_the_bytes_are() {
+    let here = two().await;
+    // Twelve puts are planned for each: a file, two commits, and what surrounds them.
+    let plan = priced(&here, &["plan", "--due"], "20");
+    assert_eq!(row(&plan, "lake/a")["outcome"]["kind"], "planned");
+    assert_exhausted(&plan, "lake/b", "its requests would cost about 12.000000 and 8.000000 are left");
+    assert_exhausted(&plan, "lake/b", "it fits at ");
+    assert_exhausted(&priced(&here, &["plan", "--due"], "11"), "lake/a", "never");
+    let swept = priced(&here, &["sweep", "--due", "--yes"], "20");
+    assert_eq!(row(&swept, "lake/a")["outcome"]["kind"], "maintained");
+    assert_exhausted(&swept, "lake/b", "it fits at ");
+    let registry = squire_registry::Registry::open(&here.text("lake/_squire"), &Default::default()).await.expect("one");
+    let spent = registry.spent_on(chrono::Utc::now().date_naive()).await.expect("read");
+    let cost = swept["totals"]["cost"].as_f64().expect("a cost");
+    assert!(spent.cost > 0.0 && spent.cost <= cost, "what was reserved gave way to {} of {cost}", spent.cost);
+    assert!(spent.rewritten_bytes > 0, "counted, though not bounded");
+    // A sweep by hand is free.
+    let swept = priced(&here, &["sweep", "--yes"], "0.001");
+    assert_eq!(row(&swept, "lake/b")["outcome"]["kind"], "maintained");
+    here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_deletes_from_a_bucket_takes_the_share_of_one_of_those_who_do() {
+    use squire_maintenance::rates::Rates;
+    let here = Here::new();
+    assert_ok(&super::common::registry(&["init", &here.text("control"), "--name", "shared"]), "init");
+    let open = async || squire_registry::Registry::open(&here.text("control"), &Default::default()).await.expect("one");
+    let (one, two) = (Rates::default(), Rates::default());
+    let (rate, _first) = one.deletes(&open().await, "s3://lake/a", 100).await.expect("known");
+    assert_eq!(rate.share(), 100.0);
+    let (same, again) = one.deletes(&open().await, "s3://lake/b", 100).await.expect("known");
+    assert_eq!(same.share(), 100.0, "another pass of the same process");
+    drop(again);
+    let (other, second) = two.deletes(&open().await, "s3://lake/a", 100).await.expect("known");
+    assert_eq!(other.share(), 50.0, "the second process begins with its half");
+    let until = async |share: f64| {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while rate.share() != share {
+            assert!(std::time::Instant::now() < deadline, "{} is not {share}", rate.share());
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    until(50.0).await;
+    drop(second);
+    until(100.0).await;
+    let (elsewhere, _third) = two.deletes(&open().await, "s3://other/a", 100).await.expect("known");
+    assert_eq!(elsewhere.share(), 100.0, "another bucket");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_spent_since_the_plan_stops_the_pass_before_it_writes() {
+    for (config, spent, says) in [
+        ("[budget]\nrewrite_per_day = \"1GiB\"\n", ((1 << 30) - 10, 0.0), " 10 are left"),
+        ("[budget]\ncost_per_day = 100\n[prices]\nput_per_1000 = 1000\n", (0, 99.5), " 0.500000 are left"),
+    ] {
+        stops(config, spent, says).await;
+    }
+}
+
+async fn stops(config: &str, (rewritten_bytes, cost): (u64, f64), says: &str) {
     use squire_maintenance::{apply::Tools, driver, estate};
     let here = two().await;
-    std::fs::write(here.path("squire.toml"), "[budget]\nrewrite_per_day = \"1GiB\"\n").expect("written");
+    std::fs::write(here.path("squire.toml"), config).expect("written");
     let config = squire_service::config::Loader::<squire_registry::Policy, squire_registry::Floors>::new(1)
         .directory(here.path(""))
         .env(Vec::<(String, String)>::new())
@@ -100,7 +168,8 @@ async fn what_others_spent_since_the_plan_stops_the_pass_before_it_writes() {
     let selection = driver::Selection { due: true, ..Default::default() };
     let planned = driver::plan_estate(&estate, &selection, &settings, None).await;
     let today = estate.now().date_naive();
-    registry.settle_rewrite(today, 0, (1 << 30) - 10).await.expect("spent");
+    let spent = squire_registry::Spending { rewritten_bytes, cost };
+    registry.settle(today, Default::default(), spent).await.expect("spent");
     let before = dataset_tree(&here.path("lake"));
     let tools = Tools {
         estate,
@@ -118,8 +187,8 @@ async fn what_others_spent_since_the_plan_stops_the_pass_before_it_writes() {
     for (applied, _) in applied.values() {
         let skip = applied.skipped.as_ref().expect("skipped");
         assert_eq!(skip.reason.as_str(), "budget_exhausted");
-        assert!(skip.detail.contains(" 10 are left"), "{}", skip.detail);
+        assert!(skip.detail.contains(says), "{}", skip.detail);
     }
     assert_eq!(dataset_tree(&here.path("lake")), before);
-    assert_eq!(registry.rewritten_on(today).await.expect("read"), (1 << 30) - 10, "nothing stays reserved");
+    assert_eq!(registry.spent_on(today).await.expect("read"), spent, "nothing stays reserved");
 }

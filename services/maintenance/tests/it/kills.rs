@@ -119,3 +119,31 @@ fn a_claim_left_by_a_killed_sweep_is_taken_over_at_once() {
     assert_eq!(next.row("orders")["outcome"]["kind"], "maintained", "{:#}", next.report);
     assert_eq!(estate.read("orders")["fragments"], Value::from(1));
 }
+
+/// The version before ours may be the only one that answers right: it stays until somebody has compared them.
+#[test]
+fn a_commit_whose_process_was_killed_is_verified_by_the_next_sweep_before_anything_is_cleaned() {
+    let test = "a_commit_whose_process_was_killed_is_verified_by_the_next_sweep_before_anything_is_cleaned";
+    let Some(kills) = Kills::new(test) else { return };
+    let commits = kills.writes().iter().filter(|w| kind(w) == "PUT _versions").count();
+    let estate = kills.estate();
+    // The last commit of the sweep is a rewrite or a fold, and the other two datasets are done.
+    estate.proxy.set(on_nth_of_kind("PUT _versions", commits, Action::KillAfter));
+    let ended = estate.start(&[]).end();
+    assert_eq!(ended.status.signal(), Some(9), "{}", ended.stderr);
+    estate.proxy.settle();
+    estate.proxy.pass();
+    let next = estate.sweep();
+    assert_eq!(next.code(), Some(0), "{}", next.stderr);
+    let rows = next.report["datasets"].as_array().expect("datasets");
+    let verified: Vec<&Value> = rows.iter().filter(|r| r["steps"]["verify"]["outcome"] == "done").collect();
+    assert_eq!(verified.len(), 1, "{:#}", next.report);
+    let cleanup = &verified[0]["steps"]["cleanup"];
+    assert_eq!((&cleanup["outcome"], &cleanup["reason"]), (&json!("refused"), &json!("verify_failed")), "{cleanup}");
+    let last = estate.sweep();
+    let name = verified[0]["uri"].as_str().and_then(|u| u.rsplit('/').next()).expect("a name");
+    let cleanup = &last.row(name)["steps"]["cleanup"];
+    assert_eq!(cleanup["outcome"], "done", "verified, they go as any other: {cleanup}");
+    estate.is_explained(Leftovers::Explained, "in the end");
+    estate.converges(&kills.pristine, "in the end");
+}

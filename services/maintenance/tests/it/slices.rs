@@ -20,7 +20,7 @@ use super::common::*;
 
 #[allow(clippy::unwrap_used, dead_code)]
 #[path = "../../../../shared/service/tests/it/bus/nats.rs"]
-mod nats;
+pub(crate) mod nats;
 
 /// Twelve fragments of 20 rows, of which three make one: four tasks.
 async fn lake_with_a_table() -> (Here, String) {
@@ -30,7 +30,7 @@ async fn lake_with_a_table() -> (Here, String) {
     (here, uri)
 }
 
-async fn seen(uri: &str) -> Look {
+pub(crate) async fn seen(uri: &str) -> Look {
     match look(&lake(), uri, chrono::Utc::now()).await.expect("a look") {
         Looked::Dataset(look) => *look,
         other => panic!("{other:?}"),
@@ -38,20 +38,24 @@ async fn seen(uri: &str) -> Look {
 }
 
 /// Steps of a compaction in slices, without a bus.
-struct Inside {
-    here: Here,
-    uri: String,
-    tools: Tools,
+pub(crate) struct Inside {
+    pub(crate) here: Here,
+    pub(crate) uri: String,
+    pub(crate) tools: Tools,
     planned: PlannedEstate,
 }
 
 impl Inside {
     async fn new() -> Self {
+        Self::with(&[("SQUIRE_POLICY__CLEANUP", "false")]).await
+    }
+
+    pub(crate) async fn with(env: &[(&str, &str)]) -> Self {
         let (here, uri) = lake_with_a_table().await;
-        let env = [("SQUIRE_POLICY__TARGET_ROWS", "60"), ("SQUIRE_POLICY__CLEANUP", "false")];
+        let env = [&[("SQUIRE_POLICY__TARGET_ROWS", "60")], env].concat();
         let config = squire_service::config::Loader::<squire_registry::Policy, squire_registry::Floors>::new(1)
             .directory(here.path(""))
-            .env(env.map(|(k, v)| (k.to_string(), v.to_string())).to_vec())
+            .env(env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect::<Vec<_>>())
             .load()
             .expect("a config");
         let clock = squire_service::clock::Clock::system();
@@ -75,7 +79,7 @@ impl Inside {
         Self { here, uri, tools, planned }
     }
 
-    async fn plan(&self) -> Box<Planned> {
+    pub(crate) async fn plan(&self) -> Box<Planned> {
         let t = &self.tools;
         let candidate = driver::plan_dataset(&t.estate, &self.planned, &self.uri, &t.settings, false).await;
         let Case::Planned(p) = candidate.case else { panic!("it is not planned") };
@@ -209,6 +213,73 @@ async fn a_freeze_between_slices_and_commit_gets_no_commit() {
     assert_eq!(applied.skipped.map(|s| s.reason.as_str().to_string()).as_deref(), Some("frozen"));
     assert_eq!(seen(&inside.uri).await.version(), head);
     assert_eq!(inside.state().await.and_then(|s| s.distributed), Some(d), "it waits for the thaw");
+}
+
+/// Versions of a second ago may go, all but the newest two.
+const SHORT: [(&str, &str); 3] =
+    [("SQUIRE_FLOORS__RETENTION", "1s"), ("SQUIRE_POLICY__RETENTION", "1s"), ("SQUIRE_POLICY__RETAIN_VERSIONS", "2")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_go_while_slices_are_in_work_and_what_the_slices_read_stays() {
+    let inside = Inside::with(&SHORT).await;
+    let d = inside.distribute().await;
+    let mut other = Sample::open(&lake(), &inside.uri, Default::default()).await.expect("opened");
+    for i in 0..3 {
+        other.write(20, 5_000 + i * 20).await.expect("written");
+    }
+    wait_until_older(&inside.here.path("lake"), Duration::from_millis(1_200));
+    let mut p = inside.plan().await;
+    let going = |p: &Planned| p.plan.removal.versions.iter().map(|v| v.version).collect::<Vec<_>>();
+    assert!(going(&p).contains(&d.read_version), "it is old enough: {:?}", going(&p));
+    slices::beside(&mut p, &d);
+    assert_eq!(going(&p), (1..d.read_version).collect::<Vec<_>>());
+    let applied = driver::apply_one(&inside.tools, &p).await;
+    assert!(applied.failures.is_empty() && applied.commits.is_empty(), "{applied:?}");
+    assert_eq!(applied.cleaned.map(|c| c.versions.len() as u64), Some(d.read_version - 1));
+    assert_eq!(inside.state().await.and_then(|s| s.distributed), Some(d.clone()), "the slices are still in work");
+    for n in 0..4 {
+        inside.execute(&d, n).await;
+    }
+    let (landing, lost) = inside.gather(&d).await;
+    assert_eq!(lost, Vec::<String>::new());
+    assert_eq!(inside.land(landing).await.compact.tasks, 4);
+    assert_eq!(inside.state().await.expect("kept").distributed, None);
+    assert_eq!(inside.ids().await.len(), 300);
+    inside.here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_landing_whose_process_died_before_its_record_is_verified_and_closed_by_the_next_message() {
+    let inside = Inside::new().await;
+    let d = inside.distribute().await;
+    for n in 0..4 {
+        inside.execute(&d, n).await;
+    }
+    let (landing, _) = inside.gather(&d).await;
+    let (again, _) = inside.gather(&d).await;
+    let before = inside.state().await.expect("a state");
+    let head = inside.land(landing).await.commits.last().expect("a commit").version;
+    // As a kill right after the commit leaves it: neither the audit nor the state has heard of it.
+    let registry = &inside.tools.registry;
+    let mut entry = registry.run_dataset(d.run, &inside.uri).await.expect("read").pop().expect("an attempt");
+    entry.result = None;
+    registry.run_dataset_opened(d.run, entry).await.expect("reopened");
+    registry.save_state([(inside.uri.clone(), before)].into()).await.expect("saved");
+
+    let p = inside.plan().await;
+    assert_eq!(p.state.unverified.iter().map(|u| (u.before, u.after)).collect::<Vec<_>>(), [(head - 1, head)]);
+    let applied = driver::slices::landed(&inside.tools, &p, &again).await;
+    assert!(applied.failures.is_empty() && applied.skipped.is_none(), "{applied:?}");
+    assert_eq!((applied.compact.tasks, applied.compact.removed, applied.compact.added), (4, 12, 4));
+    assert!(applied.checks.as_ref().is_some_and(|c| c.sampled_rows > 0 && c.indices.len() == 1), "{applied:?}");
+    let attempts = registry.run_dataset(d.run, &inside.uri).await.expect("read");
+    let commits: Vec<(u64, bool)> =
+        attempts.iter().flat_map(|a| &a.result).flat_map(|r| &r.commits).map(|c| (c.version, c.verified)).collect();
+    assert_eq!(commits, [(head, true)], "its entry is closed");
+    let state = inside.state().await.expect("kept");
+    assert_eq!((state.distributed, state.accounted, state.unverified.len()), (None, Some(head), 0));
+    assert_eq!(inside.plan().await.state.unverified.len(), 0, "once");
+    assert_eq!(seen(&inside.uri).await.version(), head);
 }
 
 /// Replicas of one estate on one bus, stopped by their ids.

@@ -42,6 +42,7 @@ fn entry(run: Uuid, uri: &str) -> DatasetEntry {
     };
     DatasetEntry {
         run,
+        attempt: Uuid::now_v7(),
         uri: uri.into(),
         table: Some("table/sales/orders".into()),
         opened_at: at,
@@ -64,7 +65,8 @@ async fn who_deleted_version_seven_has_an_answer() {
     let lake = Lake::new().await;
     let uri = "s3://lake/Orders and more.lance";
     let run = open(&lake).await;
-    lake.registry.run_dataset_opened(run.run, entry(run.run, uri)).await.unwrap();
+    let begun = entry(run.run, uri);
+    lake.registry.run_dataset_opened(run.run, begun.clone()).await.unwrap();
     lake.registry.run_dataset_opened(run.run, entry(run.run, "s3://lake/other.lance")).await.unwrap();
     // Died here: what was about to go is known.
     let (history, _) = lake.registry.dataset_history(uri).await.unwrap();
@@ -72,7 +74,7 @@ async fn who_deleted_version_seven_has_an_answer() {
     assert_eq!(history[0].intent.versions[0].version, 7);
     assert_eq!(history[0].result, None);
 
-    let commit = Commit { step: CommitStep::Compact, version: 13, at: Utc::now() };
+    let commit = Commit { step: CommitStep::Compact, version: 13, at: Utc::now(), verified: true };
     let result = DatasetResult {
         outcome: "maintained".into(),
         versions_removed: vec![7],
@@ -81,7 +83,7 @@ async fn who_deleted_version_seven_has_an_answer() {
         commits: vec![commit],
         ..DatasetResult::default()
     };
-    lake.registry.run_dataset_closed(run.run, uri, result.clone()).await.unwrap();
+    lake.registry.run_dataset_closed(run.run, uri, begun.attempt, result.clone()).await.unwrap();
     let outcome = RunOutcome { finished_at: Utc::now(), complete: true, totals: json!({"seen": 2}), failures: vec![] };
     lake.registry.run_close(run.run, outcome.clone()).await.unwrap();
 
@@ -109,9 +111,58 @@ async fn a_run_id_is_used_once_and_closing_needs_an_opening() {
     let run = open(&lake).await;
     let error = lake.registry.run_open(RunRecord { command: "other".into(), ..run.clone() }).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Conflict);
-    let error = lake.registry.run_dataset_closed(run.run, "s3://x", DatasetResult::default()).await.unwrap_err();
+    let closed = lake.registry.run_dataset_closed(run.run, "s3://x", Uuid::nil(), DatasetResult::default());
+    let error = closed.await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert_eq!(lake.registry.run(Uuid::now_v7()).await.unwrap_err().kind(), Kind::NotFound);
+}
+
+#[tokio::test]
+async fn two_workers_of_one_run_hide_nothing_of_each_other() {
+    let lake = Lake::new().await;
+    let (r, uri) = (&lake.registry, "s3://lake/t.lance");
+    let run = open(&lake).await.run;
+    let (first, second) = (entry(run, uri), entry(run, uri));
+    let commit = |version, verified| Commit { step: CommitStep::Compact, version, at: Utc::now(), verified };
+    r.run_dataset_opened(run, first.clone()).await.unwrap();
+    // It sleeps past its claim; another takes its message.
+    r.run_dataset_died(run, uri, Utc::now()).await.unwrap();
+    r.run_dataset_opened(run, second.clone()).await.unwrap();
+    let result = |version| DatasetResult {
+        outcome: "maintained".into(),
+        commits: vec![commit(version, true)],
+        ..DatasetResult::default()
+    };
+    // The sleeper wakes and closes its own, while the other is still at work.
+    r.run_dataset_closed(run, uri, first.attempt, result(13)).await.unwrap();
+    let open_ones = r.run_dataset(run, uri).await.unwrap();
+    assert_eq!(open_ones.iter().map(|e| e.result.is_some()).collect::<Vec<_>>(), [true, false]);
+    r.run_dataset_closed(run, uri, second.attempt, result(15)).await.unwrap();
+    let (_, entries, _) = r.run(run).await.unwrap();
+    let versions: Vec<u64> =
+        entries.iter().flat_map(|e| &e.result.as_ref().unwrap().commits).map(|c| c.version).collect();
+    assert_eq!(versions, [13, 15]);
+    let (history, _) = r.dataset_history(uri).await.unwrap();
+    assert_eq!(history.iter().map(|e| e.attempt).collect::<Vec<_>>(), [first.attempt, second.attempt]);
+}
+
+#[tokio::test]
+async fn a_commit_that_was_found_by_its_stamp_is_added_once_to_whoever_made_it() {
+    let lake = Lake::new().await;
+    let (r, uri) = (&lake.registry, "s3://lake/t.lance");
+    let run = open(&lake).await.run;
+    let commit = |verified| Commit { step: CommitStep::Compact, version: 13, at: Utc::now(), verified };
+    r.run_dataset_found(run, uri, commit(true)).await.unwrap();
+    assert_eq!(r.run_dataset(run, uri).await.unwrap(), [], "nobody had begun: nothing is made up");
+    let dead = entry(run, uri);
+    r.run_dataset_opened(run, dead.clone()).await.unwrap();
+    for verified in [false, true, true] {
+        r.run_dataset_found(run, uri, commit(verified)).await.unwrap();
+    }
+    let found = r.run_dataset(run, uri).await.unwrap();
+    let result = found[0].result.as_ref().expect("closed");
+    assert_eq!(result.outcome, "died");
+    assert_eq!(result.commits.iter().map(|c| (c.version, c.verified)).collect::<Vec<_>>(), [(13, true)]);
 }
 
 #[tokio::test]

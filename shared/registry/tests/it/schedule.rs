@@ -54,3 +54,38 @@ async fn the_record_does_not_grow() {
         Some(start + TimeDelta::minutes(69))
     );
 }
+
+#[tokio::test]
+async fn a_plan_that_waits_is_news_once_and_at_most_daily_while_it_changes() {
+    let lake = Lake::new().await;
+    let (r, day) = (&lake.registry, std::time::Duration::from_secs(86_400));
+    let at = |hours| chrono::DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(hours);
+    let said = [
+        (Some("a"), 0),
+        (Some("a"), 48),
+        (Some("b"), 49),
+        (Some("c"), 50),
+        (Some("c"), 80),
+        (None, 81),
+        (Some("c"), 81),
+    ];
+    let mut news = Vec::new();
+    for (digest, hours) in said {
+        news.push(r.record_awaiting("maintenance", digest, at(hours), day).await.unwrap());
+    }
+    assert_eq!(news, [true, false, true, false, true, false, true]);
+}
+
+#[tokio::test]
+async fn what_waits_in_the_outbox_is_kept_in_order_until_it_is_removed() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    for text in ["one", "two", "three"] {
+        r.outbox_put(bytes::Bytes::from(text)).await.unwrap();
+    }
+    let waiting = r.outbox(2).await.unwrap();
+    assert_eq!(waiting.iter().map(|w| w.bytes.as_ref()).collect::<Vec<_>>(), [&b"one"[..], b"two"]);
+    r.outbox_remove(&waiting[0]).await.unwrap();
+    let left = r.outbox(10).await.unwrap();
+    assert_eq!(left.iter().map(|w| w.bytes.as_ref()).collect::<Vec<_>>(), [&b"two"[..], b"three"]);
+}

@@ -254,8 +254,15 @@ impl Bus {
         subject: &str,
         data: &(impl Serialize + Sync),
     ) -> Result<Published> {
-        let event = self.work(run, kind, subject, data)?;
-        self.publish(&Address::Event(kind), &event).await
+        self.publish(&Address::Event(kind), &self.event(run, kind, subject, data)?).await
+    }
+
+    /// The event that [`Bus::announce`] publishes, for whoever keeps it where the bus is away.
+    ///
+    /// # Errors
+    /// [`BusErrorKind::Invalid`] when the data cannot be written as JSON.
+    pub fn event(&self, run: Uuid, kind: EventType, subject: &str, data: &impl Serialize) -> Result<Event> {
+        self.work(run, kind, subject, data)
     }
 
     fn work(&self, run: Uuid, kind: EventType, subject: &str, data: &impl Serialize) -> Result<Event> {

@@ -60,10 +60,8 @@ impl Effect {
     }
 }
 
-const DAEMONS: &[Program] = &[Maintenance, Reconcile, IndexBuild];
-
 /// Sections, and the keys that differ from their section; the longest line that fits a key holds.
-const EFFECTS: [(&str, Effect); 31] = [
+const EFFECTS: [(&str, Effect); 29] = [
     ("estate", Effect::Now(&[Maintenance])),
     ("estate.name", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("estate.mode", Effect::Now(&[Maintenance, Reconcile])),
@@ -83,9 +81,7 @@ const EFFECTS: [(&str, Effect); 31] = [
     ("limits", Effect::Now(&[Maintenance])),
     ("limits.memory", Effect::Now(&[Maintenance, Reconcile])),
     ("limits.concurrency", Effect::Now(&[Maintenance, Reconcile])),
-    ("limits.delete_rate", Effect::Partly(&[Maintenance], "each process counts for itself.")),
-    ("budget", Effect::NotYet(DAEMONS)),
-    ("budget.rewrite_per_day", Effect::Now(&[Maintenance])),
+    ("budget", Effect::Now(&[Maintenance])),
     ("prices", Effect::Now(&[Maintenance, Reconcile])),
     ("prices.stored_gib_month", Effect::NotYet(&[Maintenance, Reconcile])),
     ("rollout", Effect::Now(&[Maintenance])),

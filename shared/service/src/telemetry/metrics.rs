@@ -17,8 +17,8 @@ use super::StoreMetrics;
 use crate::bus::DeadReason;
 use crate::config::Mode;
 use crate::report::{
-    BlockReason, FailureKind, FindingKind, HoldReason, Invariant, OutcomeKind, Report, SkipReason, StepKind,
-    StepOutcome, StoredClass,
+    BlockReason, Dataset, FailureKind, FindingKind, HoldReason, IndexState, IndexStatus, IndexStep, Invariant,
+    OutcomeKind, Report, SkipReason, StepKind, StepOutcome, StoredClass,
 };
 
 /// Index types as the `type` label names them.
@@ -273,7 +273,7 @@ impl Metrics {
         }
     }
 
-    fn record_steps(&self, dataset: &crate::report::Dataset) {
+    fn record_steps(&self, dataset: &Dataset) {
         let count = |step: StepKind, outcome: StepOutcome, seconds: Option<f64>| {
             self.steps.with_label_values(&[step.as_str(), outcome.as_str()]).inc();
             if let Some(seconds) = seconds.filter(|_| outcome == StepOutcome::Done) {
@@ -290,6 +290,7 @@ impl Metrics {
         }
         if let Some(s) = &dataset.steps.optimize_indices {
             count(StepKind::OptimizeIndices, s.outcome, Some(s.duration_seconds));
+            self.record_folds(dataset, s);
         }
         if let Some(s) = &dataset.steps.verify {
             count(StepKind::Verify, s.outcome, None);
@@ -305,6 +306,28 @@ impl Metrics {
                 self.delete_failures.inc_by(s.failed_deletes);
             }
         }
+    }
+
+    /// By type: indices that were folded or merged, and where the step failed or was refused those that wait for it.
+    fn record_folds(&self, dataset: &Dataset, step: &IndexStep) {
+        let known = || dataset.before.iter().chain(&dataset.after).flat_map(|s| &s.indices);
+        let count = |index: &IndexStatus, outcome: &str| {
+            if let Some(kind) = index_type(&index.index_type) {
+                self.index_folds.with_label_values(&[kind, outcome]).inc();
+            }
+        };
+        for done in step.indices.iter().filter(|_| step.outcome.did_something()) {
+            known().find(|i| i.name == done.name).into_iter().for_each(|i| count(i, "done"));
+        }
+        let outcome = match step.outcome {
+            StepOutcome::Failed => "failed",
+            StepOutcome::Refused => "refused",
+            _ => return,
+        };
+        let waits = |i: &&IndexStatus| matches!(i.state, IndexState::Lagging | IndexState::Segmented);
+        let folded = |i: &&IndexStatus| step.indices.iter().any(|done| done.name == i.name);
+        let waiting = dataset.before.iter().flat_map(|s| &s.indices).filter(waits).filter(|i| !folded(i));
+        waiting.for_each(|i| count(i, outcome));
     }
 
     /// Everything, as Prometheus' text exposition.
@@ -398,6 +421,15 @@ impl std::ops::Deref for Metrics {
     fn deref(&self) -> &ProcessMetrics {
         &self.0.process
     }
+}
+
+/// The `type` label of an index as Lance names its type; `None` for system indices and what is not known.
+pub fn index_type(lance: &str) -> Option<&'static str> {
+    let plain: String = lance.to_ascii_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
+    if plain.starts_with("ivf") {
+        return Some("vector");
+    }
+    INDEX_TYPES.into_iter().find(|known| known.replace('_', "") == plain)
 }
 
 fn clamp(n: u64) -> i64 {

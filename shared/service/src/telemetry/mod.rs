@@ -11,8 +11,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 pub use bridge::StoreMetrics;
-pub use metrics::{FleetGauges, INDEX_TYPES, Metrics};
-pub use process::{peak_rss_bytes, with_full_store_labels};
+pub use metrics::{FleetGauges, INDEX_TYPES, Metrics, index_type};
+pub use process::{peak_rss_bytes, resident_bytes, with_full_store_labels};
 
 use crate::cli::{Common, LogFormat};
 use crate::progress::LogWriter;

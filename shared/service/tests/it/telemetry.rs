@@ -213,3 +213,33 @@ fn a_metrics_file_is_written_whole() {
     assert!(text.contains("squire_build_info{"), "{text}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn folds_are_counted_by_the_type_of_their_index() {
+    use squire_service::telemetry::index_type;
+    let names = [
+        "BTREE",
+        "IVF_PQ",
+        "IVF_HNSW_SQ",
+        "VECTOR",
+        "INVERTED",
+        "LABELLIST",
+        "ZONEMAP",
+        "BLOOMFILTER",
+        "__lance_frag_reuse",
+    ];
+    let types: Vec<&str> = names.into_iter().map(|n| index_type(n).unwrap_or("none")).collect();
+    let wanted = ["btree", "vector", "vector", "vector", "inverted", "label_list", "zone_map", "bloom_filter", "none"];
+    assert_eq!(types, wanted);
+    let m = Metrics::new();
+    let done = worked("/lake/a", StepOutcome::Done);
+    let folded = done.steps.optimize_indices.as_ref().map_or(0, |s| s.indices.len());
+    assert!(folded > 0, "the fixture folds");
+    m.record(&report(ReportKind::Sweep, vec![done]));
+    let sum = |outcome: &str| -> f64 {
+        let text = m.exposition();
+        let lines = text.lines().filter(|l| l.starts_with("squire_index_folds_total{") && l.contains(outcome));
+        lines.map(|l| l.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+    };
+    assert_eq!((sum("\"done\""), sum("\"failed\"")), (folded as f64, 0.0));
+}
