@@ -1,12 +1,14 @@
 //! The command line: the verbs of the contract, configuration and completion.
 
-use std::path::PathBuf;
+mod reclaim;
 
 use clap::{Parser, Subcommand};
 use squire_registry::{Floors, Policy};
 use squire_service::cli::{self, Common, CompletionArgs, Exit, Failure};
 use squire_service::config::{Config, Loaded, Problem};
 use squire_service::telemetry::{self, Audience, Metrics};
+
+use reclaim::Reclaim;
 
 /// Default port of `[http] listen`.
 const PORT: u16 = 9465;
@@ -64,51 +66,6 @@ enum Verb {
 }
 
 #[derive(Debug, Subcommand)]
-enum Reclaim {
-    /// Writes a plan; writes nothing else
-    #[command(after_help = "Example:\n  squire-reconcile reclaim plan ./lake --out reclaim.json")]
-    Plan {
-        /// Directories, URIs or datasets
-        roots: Vec<String>,
-        /// The file to write
-        #[arg(long, value_name = "PLAN")]
-        out: PathBuf,
-    },
-    /// Shows what is in a plan; writes nothing
-    #[command(after_help = "Example:\n  squire-reconcile reclaim show reclaim.json")]
-    Show {
-        /// The plan file
-        plan: PathBuf,
-    },
-    /// Moves what is in the plan to quarantine, and nothing else
-    #[command(after_help = "Example:\n  squire-reconcile reclaim apply reclaim.json")]
-    Apply {
-        /// The plan file
-        plan: PathBuf,
-    },
-    /// Lists what is in quarantine; writes nothing
-    #[command(after_help = "Example:\n  squire-reconcile reclaim list")]
-    List,
-    /// Brings back what a plan moved away
-    #[command(after_help = "Example:\n  squire-reconcile reclaim undo 01920000-0000-7000-8000-000000000000")]
-    Undo {
-        /// The plan's id
-        #[arg(value_name = "PLAN-ID")]
-        plan: String,
-        /// Only this dataset
-        #[arg(long, value_name = "X")]
-        dataset: Option<String>,
-    },
-    /// Deletes what is past its grace
-    #[command(after_help = "Example:\n  squire-reconcile reclaim purge 01920000-0000-7000-8000-000000000000")]
-    Purge {
-        /// The plan's id
-        #[arg(value_name = "PLAN-ID")]
-        plan: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
 enum ConfigVerb {
     /// Every key, its value and its source
     #[command(after_help = "Example:\n  squire-reconcile config show --set limits.memory=2GiB")]
@@ -138,6 +95,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Some(Verb::Report { roots, dataset, no_orphans }) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             return runtime.block_on(report(cli, &loaded, &metrics, (roots, dataset), !no_orphans));
+        }
+        Some(Verb::Reclaim { verb }) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            return runtime.block_on(reclaim::run(verb, &cli.common, &loaded, &metrics));
         }
         Some(Verb::Config { verb: ConfigVerb::Show }) => {
             loaded.print(cli.common.output)?;
@@ -196,14 +157,7 @@ impl Verb {
     fn name(&self) -> &'static str {
         match self {
             Self::Report { .. } => "report",
-            Self::Reclaim { verb } => match verb {
-                Reclaim::Plan { .. } => "reclaim plan",
-                Reclaim::Show { .. } => "reclaim show",
-                Reclaim::Apply { .. } => "reclaim apply",
-                Reclaim::List => "reclaim list",
-                Reclaim::Undo { .. } => "reclaim undo",
-                Reclaim::Purge { .. } => "reclaim purge",
-            },
+            Self::Reclaim { .. } => "reclaim",
             Self::Serve => "serve",
             Self::Config { .. } => "config",
             Self::Completion(_) => "completion",

@@ -79,7 +79,8 @@ fn dataset(walk: &Walk, uri: &str, place: &Place) -> Dataset {
     out
 }
 
-fn failure(kind: Kind) -> FailureKind {
+/// The lake's kind as FACES' failure kind.
+pub(crate) fn failure(kind: Kind) -> FailureKind {
     match kind {
         Kind::Open => FailureKind::Open,
         Kind::Damaged => FailureKind::Damaged,

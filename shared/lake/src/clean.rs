@@ -145,7 +145,7 @@ impl Rate {
         Self { interval: Arc::new(tokio::sync::Mutex::new(interval)), per_second }
     }
 
-    async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         self.interval.lock().await.tick().await;
     }
 
@@ -450,7 +450,7 @@ where
 }
 
 /// How a delete ended.
-enum Deleted {
+pub(crate) enum Deleted {
     Gone,
     /// Tried again next time.
     Failed,
@@ -471,7 +471,7 @@ impl Cleaned {
     }
 }
 
-async fn delete(place: &Place, path: &str, rate: &Rate) -> Deleted {
+pub(crate) async fn delete(place: &Place, path: &str, rate: &Rate) -> Deleted {
     rate.wait().await;
     let Ok(full) = place.below(path) else { return Deleted::Failed };
     match place.objects().delete(&full).await {

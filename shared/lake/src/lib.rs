@@ -25,6 +25,8 @@
 //! | [`fold`] | fold new rows into indices and commit |
 //! | [`verify`] | the same answers before and after |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
+//! | [`quarantine`] | moving what nobody names away, and back |
+//! | [`damage`] | which versions still read, and what to restore |
 //! | [`writers`] | is somebody else at long work |
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
@@ -35,6 +37,7 @@ pub mod clients;
 pub mod commit;
 pub mod compact;
 pub mod contain;
+pub mod damage;
 pub mod discover;
 mod error;
 pub mod examine;
@@ -47,6 +50,7 @@ pub mod listing;
 pub mod look;
 pub mod manifest;
 pub mod oracle;
+pub mod quarantine;
 pub mod refs;
 pub mod sample;
 pub mod stamp;

@@ -4,9 +4,11 @@
 
 mod classes;
 mod clean;
+mod damage;
 mod hook;
 mod look;
 mod lost;
 mod oracle;
+mod quarantine;
 mod slices;
 mod support;
