@@ -1,6 +1,7 @@
 //! What disagrees: findings from a walk. Pure.
 
 use squire_lake::classes::{Class, Classed};
+use squire_lake::damage::{Damage, ranges};
 use squire_lake::examine::Examined;
 use squire_lake::index::State;
 use squire_registry::ProblemKind;
@@ -15,11 +16,13 @@ const NAMED: usize = 100;
 pub(crate) fn of_dataset(walk: &Walk, examined: &Examined) -> Vec<Finding> {
     let look = &examined.look;
     let mut out = Vec::new();
+    let damage = squire_lake::damage::damage(look, &examined.classes).unwrap_or_default();
     for missing in &examined.classes.missing {
         let found = missing.found.map_or("it is not there".to_string(), |n| format!("it has {n} bytes"));
         let recorded = missing.recorded.map(|n| format!(", {n} were recorded")).unwrap_or_default();
         let detail = format!("{}; {found}{recorded}", missing.reason);
-        out.push(Finding::new(FindingKind::MissingFile, FindingSubject::path(&look.uri, &missing.path), detail));
+        let finding = Finding::new(FindingKind::MissingFile, FindingSubject::path(&look.uri, &missing.path), detail);
+        out.push(finding.with_fix(mending(&damage, missing.by_head)));
     }
     for (path, why) in &look.unreadable {
         let subject = FindingSubject::path(&look.uri, path);
@@ -45,6 +48,20 @@ pub(crate) fn of_dataset(walk: &Walk, examined: &Examined) -> Vec<Finding> {
     out
 }
 
+/// What to do about a missing file: what still reads, and what to bring back.
+fn mending(damage: &Damage, by_head: bool) -> String {
+    let whole = match damage.whole.as_slice() {
+        [] => "no version reads whole".to_string(),
+        [one] => format!("version {one} still reads"),
+        more => format!("versions {} still read", ranges(more)),
+    };
+    match (by_head, damage.newest_whole()) {
+        (true, Some(version)) => format!("bring it back from a copy, or restore version {version}: {whole}"),
+        (true, None) => format!("bring it back from a copy: {whole}"),
+        (false, _) => format!("versions {} need it; bring it back, or let them go: {whole}", ranges(&damage.broken)),
+    }
+}
+
 fn file(walk: &Walk, uri: &str, kind: FindingKind, object: &Classed) -> Finding {
     let age = walk.at.signed_duration_since(object.modified).num_milliseconds() as f64 / 1000.0;
     let finding = Finding::new(kind, FindingSubject::path(uri, &object.path), object.reason.clone())
@@ -63,7 +80,9 @@ fn of_metadata(walk: &Walk, examined: &Examined) -> Vec<Finding> {
     let mut out = Vec::new();
     let mut add = |kind: FindingKind, detail: String| out.push(Finding::new(kind, subject(), detail));
     if look.mixed_names {
-        add(FindingKind::MixedManifestNames, "V1 and V2 manifest names in one _versions/".into());
+        let old = squire_lake::damage::damage(look, &examined.classes).unwrap_or_default().old_names;
+        let detail = format!("V1 and V2 manifest names in one _versions/; of the older scheme: {}", old.join(", "));
+        add(FindingKind::MixedManifestNames, detail);
     }
     for nested in &look.nested {
         add(FindingKind::NestedDataset, format!("a dataset lies inside, at {nested}"));

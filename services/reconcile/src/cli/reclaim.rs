@@ -119,11 +119,6 @@ async fn planned(
 
 /// ROOTs in which nothing is, or that lie inside a dataset, are refused.
 async fn fit(survey: &Survey, lake: &squire_lake::Lake) -> anyhow::Result<()> {
-    if let Some(root) = survey.empty.first() {
-        return Err(Failure::could_not_run(format!("empty_scan: {root} does not exist or holds no Lance dataset"))
-            .remedy("check the path; a dataset is a directory with _versions/ in it")
-            .into());
-    }
     for root in &survey.roots {
         let inside = discover::enclosing(lake, root).await;
         let failed =
@@ -133,6 +128,11 @@ async fn fit(survey: &Survey, lake: &squire_lake::Lake) -> anyhow::Result<()> {
                 .remedy(format!("give {dataset}: its refs hold the files of its branches"))
                 .into());
         }
+    }
+    if let Some(root) = survey.empty.first() {
+        return Err(Failure::could_not_run(format!("empty_scan: {root} does not exist or holds no Lance dataset"))
+            .remedy("check the path; a dataset is a directory with _versions/ in it")
+            .into());
     }
     Ok(())
 }

@@ -151,6 +151,7 @@ pub(crate) async fn apply(
         alarm(metrics, &dataset, &done);
         out.insert(dataset, done);
     }
+    tidy(&run, plan, &last, out.keys()).await;
     close(&run, plan, &out).await;
     let stopped = run.shutdown.exit();
     Ok(Applied { run: run.id, started: run.started, survey: last, rows: out, nowhere, stopped })
@@ -231,6 +232,9 @@ impl Part<'_> {
         if !whole {
             if let Some(Row::Dataset(facts)) = survey.rows.get(self.dataset) {
                 super::plan::owned_by_lance(facts, survey.around(self.dataset))?;
+            }
+            if let KeepSet::Incomplete(why) = survey.graph.keep_set(self.dataset) {
+                return Err(Forbidden::Refused(StepReason::ReferencesIncomplete, why.join("; ")));
             }
             return Ok((governance, None));
         }
@@ -408,6 +412,17 @@ fn alarm(metrics: &Metrics, dataset: &str, done: &Done) {
         );
     }
     metrics.delete_failures.inc_by(done.taken.failed.len() as u64);
+}
+
+/// Where nothing went, nothing is left behind.
+async fn tidy(run: &Run<'_>, plan: &ReclaimPlan, last: &Survey, datasets: impl Iterator<Item = &String>) {
+    let roots: std::collections::BTreeSet<String> =
+        datasets.map(|d| root_of(run.config, &last.snapshot, &last.registry_uri, d)).collect();
+    for stored in super::store::stored(&run.lake, &roots, Some(plan.id)).await.0 {
+        if let Err(e) = super::store::tidy(&run.lake, &stored, &run.rate).await {
+            tracing::warn!(error = %e, "an empty part of the quarantine could not be taken away; a purge does");
+        }
+    }
 }
 
 async fn close(run: &Run<'_>, plan: &ReclaimPlan, rows: &BTreeMap<String, Done>) {

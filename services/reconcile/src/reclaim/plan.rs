@@ -62,8 +62,8 @@ pub(crate) struct Going {
     pub(crate) objects: Vec<Classed>,
     /// The dataset goes whole: the trash record that allows it.
     pub(crate) trash: Option<String>,
-    /// The version that was seen.
-    pub(crate) version: u64,
+    /// Objects of a dropped dataset that are not known to be its own, and stay.
+    pub(crate) strangers: u64,
 }
 
 impl Going {
@@ -243,7 +243,7 @@ fn verdict(
         Ok(()) => Verdict::Goes(Going {
             objects: facts.objects.clone(),
             trash: trash.map(|t| t.meta.id.clone()),
-            version: facts.version,
+            strangers: facts.strangers,
         }),
         Err(why) => Verdict::Forbidden(why, bytes),
     }
@@ -255,7 +255,7 @@ fn judge(
     asked: &Asked,
     uri: &str,
     facts: &Facts,
-    trash: Option<&std::sync::Arc<Record<Trash>>>,
+    trash: Option<&Record<Trash>>,
 ) -> Result<(), Forbidden> {
     let now = survey.at;
     let governance = survey.govern(config, &survey.snapshot, uri);

@@ -1,6 +1,5 @@
 //! Empties a plan's quarantine for good, dataset by dataset, once its grace is over and nobody names what lies there.
 
-use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use squire_lake::classes::Ages;
 use squire_lake::listing::Listing;
@@ -141,7 +140,7 @@ impl Part<'_> {
         forbidden(&governance, whole, Utc::now())?;
         let answers = ask(run.config, self.survey, dataset).await;
         asked(&answers)?;
-        let now = at.put_control(CLOCK, Bytes::from_static(b"{}")).await.map_err(unreadable)?.min(Utc::now());
+        let now = at.put_control(CLOCK, b"{}".to_vec()).await.map_err(unreadable)?.min(Utc::now());
         at.drop_control(CLOCK, &run.rate).await.map_err(unreadable)?;
         let grace = TimeDelta::from_std(run.config.config.grace.quarantine).unwrap_or(TimeDelta::MAX);
         let until = self.begun.checked_add_signed(grace).unwrap_or(DateTime::<Utc>::MAX_UTC);

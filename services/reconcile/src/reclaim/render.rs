@@ -127,8 +127,10 @@ fn goes(uri: &str, going: &Going) -> Dataset {
         Some(id) => format!("the whole dataset, which was dropped (trash record {id})"),
         None => "what nobody references".to_string(),
     };
+    let rest = going.strangers;
+    let stay = if rest > 0 { format!("; {rest} that are not known to be its own stay") } else { String::new() };
     let mut row =
-        Dataset::new(uri, Outcome::planned().with_detail(format!("{what}: {files} objects, {}", size(bytes))));
+        Dataset::new(uri, Outcome::planned().with_detail(format!("{what}: {files} objects, {}{stay}", size(bytes))));
     let step = CleanupStep::new(StepOutcome::Planned, None);
     row.steps.cleanup = Some(CleanupStep { files_removed: files, reclaimed_bytes: bytes, ..step });
     row

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use squire_lake::quarantine::{self, Held, Quarantine};
@@ -61,7 +60,7 @@ pub(crate) async fn keep_plan(lake: &Lake, at: &Quarantine, plan: &ReclaimPlan) 
             let doing = format!("keeping the plan {} (another one of this id is there)", plan.id);
             Err(squire_lake::Error::new(squire_lake::Kind::Refused, doing, at.root()))
         }
-        None => at.put_control(PLAN, Bytes::from(text)).await.map(|_| ()),
+        None => at.put_control(PLAN, text).await.map(|_| ()),
     }
 }
 
@@ -71,7 +70,7 @@ pub(crate) async fn keep_plan(lake: &Lake, at: &Quarantine, plan: &ReclaimPlan) 
 /// What the store says.
 pub(crate) async fn keep_part(at: &Quarantine, part: &Begun) -> squire_lake::Result<DateTime<Utc>> {
     let text = serde_json::to_vec(part).unwrap_or_default();
-    at.put_control(&part_name(&part.dataset), Bytes::from(text)).await
+    at.put_control(&part_name(&part.dataset), text).await
 }
 
 /// Takes a dataset's part away, and with the last one the plan.
@@ -87,6 +86,24 @@ pub(crate) async fn forget_part(
     at.drop_control(&part_name(dataset), rate).await?;
     if is_last {
         at.drop_control(PLAN, rate).await?;
+    }
+    Ok(())
+}
+
+/// Takes away the parts of datasets of which nothing lies there, and with the last one the plan.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn tidy(lake: &Lake, stored: &Stored, rate: &squire_lake::clean::Rate) -> squire_lake::Result<()> {
+    let at = Quarantine::open(lake, &stored.root, stored.plan.id).await?;
+    let mut left = stored.parts.len();
+    for (part, _) in &stored.parts {
+        let prefix = at.prefix(&lake.place(&part.dataset).await?)?;
+        let (copies, marks) = super::undo::held_of(stored, part, &prefix);
+        if copies.is_empty() && marks.is_empty() {
+            forget_part(&at, &part.dataset, left == 1, rate).await?;
+            left -= 1;
+        }
     }
     Ok(())
 }

@@ -74,8 +74,6 @@ pub(crate) struct Facts {
     pub(crate) unreadable: Option<String>,
     /// Why nothing can be called an orphan.
     pub(crate) incomplete: Vec<String>,
-    /// Named and not there, by path: what a reclaim may have moved and somebody names.
-    pub(crate) missing: Vec<String>,
     /// The look, for what was moved and is named by now; only where something is missing.
     pub(crate) look: Option<Look>,
 }
@@ -171,7 +169,6 @@ fn facts(look: Look, classes: Classes, trashed: bool) -> Facts {
         strangers,
         unhealthy,
         unreadable: look.unreadable.first().map(|(path, _)| path.clone()),
-        missing: classes.missing.iter().map(|m| m.path.clone()).collect(),
         look: (!classes.missing.is_empty()).then_some(look),
         objects: classes.objects.into_iter().filter(|o| goes(o.class)).collect(),
         incomplete: classes.incomplete,

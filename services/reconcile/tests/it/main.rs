@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod reclaim;
 mod report;
 
 use assert_cmd::Command;

@@ -10,5 +10,7 @@ mod look;
 mod lost;
 mod oracle;
 mod quarantine;
+mod quarantine_s3;
+mod schedules;
 mod slices;
 mod support;
