@@ -25,6 +25,8 @@ pub(crate) struct Row {
     pub(crate) incomplete: Vec<Incomplete>,
     /// Whether a namespace's marker says that it was deregistered.
     pub(crate) deregistered: bool,
+    /// The name that it declares in `lineage.dataset_id`; none where it reads files of others, whose config it may carry.
+    pub(crate) lineage: Option<String>,
     /// Objects under it.
     pub(crate) objects: u64,
     /// What it reads of others.
@@ -52,6 +54,7 @@ impl Visit for Rows {
             dataset,
             incomplete: findings::unread(look),
             deregistered: look.deregistered,
+            lineage: look.config().remove("lineage.dataset_id").filter(|_| look.reads.is_empty()),
             objects: look.listing.entries.len() as u64,
             reads: look.reads.clone(),
         }

@@ -135,7 +135,7 @@ async fn reconcile(daemon: &Daemon, due: &TickDue, run: Uuid, by_hand: bool) -> 
     carry(&walk, &known, last.as_ref(), &mut report);
     let outside = std::mem::take(&mut report.totals.stored_outside);
     crate::report::finish(&mut report, outside, &daemon.config, requests);
-    tell(daemon, last.as_ref(), &report).await?;
+    tell(daemon, &walk, last.as_ref(), &report).await?;
     save(daemon, &walk, &known).await?;
     daemon.registry.report_put(run, Bytes::from(serde_json::to_vec(&report)?)).await?;
     daemon.registry.reports_prune(KEPT).await?;
@@ -257,12 +257,17 @@ fn carry(walk: &Walk<Row>, known: &HashMap<String, Known>, last: Option<&Report>
 
 /// Says what is new and what is gone, and that the run ended. Each event is known by run, type and subject, so that a tick that
 /// comes again says nothing twice.
-async fn tell(daemon: &Daemon, last: Option<&Report>, report: &Report) -> anyhow::Result<()> {
+async fn tell(daemon: &Daemon, walk: &Walk<Row>, last: Option<&Report>, report: &Report) -> anyhow::Result<()> {
     let (new, gone) = news::between(last, report);
     let run = report.run;
+    let lineage = |uri: &String| match walk.places.get(uri) {
+        Some(Place::Dataset(row)) => row.lineage.clone(),
+        _ => None,
+    };
     for (kind, all) in [(EventType::FindingNew, new), (EventType::FindingGone, gone)] {
         for About { subject, uri, findings } in all {
-            let data = FindingsData { run, uri, lineage: None, findings };
+            let lineage = uri.as_ref().and_then(lineage);
+            let data = FindingsData { run, uri, lineage, findings };
             announce(daemon, run, kind, &subject, &data).await?;
         }
     }
