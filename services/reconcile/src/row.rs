@@ -1,5 +1,6 @@
 //! What is kept of one dataset: its row of the report, made from a look and its classes. Pure.
 
+use chrono::{DateTime, Utc};
 use squire_lake::examine::Examined;
 use squire_lake::index::{IndexInfo, State};
 use squire_lake::look::{FragmentInfo, Look};
@@ -27,6 +28,8 @@ pub(crate) struct Row {
     pub(crate) deregistered: bool,
     /// The name that it declares in `lineage.dataset_id`; none where it reads files of others, whose config it may carry.
     pub(crate) lineage: Option<String>,
+    /// HEAD's number and its own time.
+    pub(crate) head: (u64, DateTime<Utc>),
     /// Objects under it.
     pub(crate) objects: u64,
     /// What it reads of others.
@@ -55,6 +58,7 @@ impl Visit for Rows {
             incomplete: findings::unread(look),
             deregistered: look.deregistered,
             lineage: look.config().remove("lineage.dataset_id").filter(|_| look.reads.is_empty()),
+            head: (look.version(), look.head.timestamp),
             objects: look.listing.entries.len() as u64,
             reads: look.reads.clone(),
         }

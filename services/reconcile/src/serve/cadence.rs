@@ -27,8 +27,8 @@ const PAGE: u64 = 1_000;
 pub(super) struct Known {
     /// When.
     pub(super) at: DateTime<Utc>,
-    /// HEAD then.
-    pub(super) version: u64,
+    /// HEAD then: its number and its own time.
+    pub(super) head: (u64, DateTime<Utc>),
     /// Seconds until it is due again.
     pub(super) every: i64,
     /// Objects under it.
@@ -99,7 +99,7 @@ mod tests {
 
     fn known(days_ago: i64, every: i64, objects: u64) -> Known {
         let at = DateTime::UNIX_EPOCH - TimeDelta::days(days_ago);
-        Known { at, version: 1, every, objects, reads: Reads::new() }
+        Known { at, head: (1, at), every, objects, reads: Reads::new() }
     }
 
     #[test]

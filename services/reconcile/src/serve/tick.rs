@@ -115,8 +115,10 @@ pub(super) async fn last(daemon: &Daemon) -> anyhow::Result<Option<Report>> {
 
 async fn reconcile(daemon: &Daemon, due: &TickDue, run: Uuid, by_hand: bool) -> anyhow::Result<()> {
     daemon.is_ours().await?;
-    if daemon.registry.report_get(run).await?.is_some() {
+    if let Some(bytes) = daemon.registry.report_get(run).await? {
         tracing::info!("the report of this tick is there already");
+        daemon.registry.record_closed(TASK.as_str(), run).await?;
+        status::show(daemon, &daemon.registry.snapshot().await?, &serde_json::from_slice(&bytes)?);
         return Ok(());
     }
     announce(daemon, run, EventType::RunStarted, "estate", &run_data(daemon, run, None)).await?;
@@ -200,8 +202,8 @@ async fn judge<'a>(scope: &Scope, uri: &str, before: Option<&'a Known>, asked_fo
     if asked_for || (!by_hand && known.is_due(scope.at, false)) {
         return Now::Look(before);
     }
-    match scope.lake.latest_version(uri).await {
-        Ok(head) if head == known.version => Now::Unmoved(known.reads.clone()),
+    match scope.lake.head(uri).await {
+        Ok(head) if head == known.head => Now::Unmoved(known.reads.clone()),
         Ok(_) if by_hand || !known.is_due(scope.at, true) => Now::Edges,
         _ => Now::Look(before),
     }
@@ -227,8 +229,7 @@ async fn save(daemon: &Daemon, walk: &Walk<Row>, known: &HashMap<String, Known>)
         let orphans = stored.map_or(0, |s| s.of(StoredClass::Orphan));
         let total = stored.map_or(0, |s| s.total);
         let every = cadence::every(known.get(uri).map(|k| k.every), orphans, total);
-        let version = row.dataset.before.as_ref().map_or(0, |b| b.version);
-        let now = Known { at: walk.scope.at, version, every, objects: row.objects, reads: row.reads.clone() };
+        let now = Known { at: walk.scope.at, head: row.head, every, objects: row.objects, reads: row.reads.clone() };
         changed.insert(state_key(uri), now);
     }
     Ok(daemon.registry.save_state(changed).await?)

@@ -16,7 +16,7 @@ use squire_service::bus::data::TickDue;
 use squire_service::bus::{Bus, Queue, Settings, Task};
 use squire_service::config;
 use squire_service::telemetry::Metrics;
-use squire_test_support::{Bucket, Objects, Server};
+use squire_test_support::{Action, Bucket, Objects, Proxy, Server, on_nth_of_kind};
 use uuid::Uuid;
 
 #[allow(dead_code)]
@@ -245,6 +245,13 @@ impl Estate {
         Replica::start(self.dir.path(), n, &self.config)
     }
 
+    fn replica_behind(&self, proxy: &Proxy, n: usize) -> Replica {
+        let direct = Server::shared("").unwrap().endpoint();
+        let replica = Replica::start(self.dir.path(), n, &self.config.replace(direct, &proxy.endpoint()));
+        proxy.client_is(replica.child.id());
+        replica
+    }
+
     async fn bus(&self) -> Bus {
         let options = Server::shared("").unwrap().options().clone().into_iter().collect();
         let registry = Registry::open(&format!("{}/_squire", self.root), &options).await.unwrap();
@@ -354,5 +361,30 @@ fn one_instant_of_the_clock_is_one_report_whoever_is_there() {
     // Drained, one after the other, in the middle of whatever they do.
     for replica in &mut replicas {
         assert_eq!(replica.stop(), Some(143));
+    }
+}
+
+#[test]
+fn a_replica_killed_around_its_report_leaves_one_report_and_says_nothing_twice() {
+    let Some(estate) = Estate::new("a_replica_killed", "serve-killed", NEVER) else { return };
+    let (dir, tokio) = (tempfile::tempdir().unwrap(), runtime());
+    estate.write("orders", &tokio.block_on(files(&dir.path().join("orders"))));
+    let bus = tokio.block_on(estate.bus());
+    let proxy = Proxy::start(Server::shared("").unwrap().endpoint());
+    for (n, action) in [Action::KillBefore, Action::KillAfter].into_iter().enumerate() {
+        let mut first = estate.replica_behind(&proxy, 2 * n);
+        proxy.set(on_nth_of_kind("PUT reports", 1, action));
+        tokio.block_on(tick(&bus));
+        wait("the first dies at its report", || first.child.try_wait().unwrap());
+        assert!(proxy.killed());
+        proxy.settle();
+        let mut second = estate.replica(2 * n + 1);
+        let done = ["reconciled the estate", "the report of this tick is there already"][n];
+        wait("the second ends the tick", || second.lines(done).pop());
+        assert_eq!(second.reports().len(), n + 1);
+        let said = tokio.block_on(events(&bus, &format!("killed-{n}")));
+        let sums = ["run.started", "run.finished", "finding.new"].map(|kind| of(&said, kind).len());
+        assert_eq!(sums, [n + 1, n + 1, 1], "{said:?}");
+        assert_eq!(second.stop(), Some(143));
     }
 }

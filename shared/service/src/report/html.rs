@@ -266,5 +266,6 @@ fn groups(report: &Report, names: &DisplayNames) -> Vec<Group> {
 
 fn found(f: &Finding, names: &DisplayNames) -> Found {
     let line = super::summary::line(f, names);
-    Found { kind: line.kind, subject: line.subject, detail: line.detail, fix: line.fix }
+    let fix = line.fix.or_else(|| f.kind.remedy().map(str::to_owned));
+    Found { kind: line.kind, subject: line.subject, detail: line.detail, fix }
 }
