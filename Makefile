@@ -1,4 +1,4 @@
-# make demo · make test · make lint · make bench · make test-long
+# make demo · make test · make test-chart · make lint · make bench · make test-long
 #
 # What the machine lacks is installed with its own package manager, or named in one line.
 
@@ -12,7 +12,7 @@ BIN := $(CARGO_TARGET_DIR)/debug
 SHARED := $(or $(TEST_SHARED),$(abspath ../shared))
 TESTS := TEST_PYTHON="$(VENV)/bin/python" TEST_SHARED="$(SHARED)" cargo test --workspace --lib --bins --tests --no-fail-fast
 
-.PHONY: help demo build test lint test-long bench tools python old-clients
+.PHONY: help demo build test lint test-long test-chart bench tools python old-clients chart-tools
 
 help:
 	@sed -n '1,3p' Makefile
@@ -35,9 +35,20 @@ demo: build
 	@rm -rf "$(DEMO)"
 	@scripts/demo.sh "$(BIN)" "$(DEMO)"
 
-test: build python
+test: build python chart-tools
 	cargo fmt --all --check
 	$(TESTS)
+	$(CHART_TESTS)
+
+# The chart's tests (tests/chart): helm, promtool, a real Prometheus.
+KUBE := $(CACHE)/kube
+CHART_TESTS := HELM="$(KUBE)/helm" NODE_PATH="$(KUBE)/node_modules" TEST_BIN="$(BIN)" "$(VENV)/bin/python" -m unittest discover -s tests/chart
+
+chart-tools: python
+	@scripts/chart_tools.sh "$(VENV)/bin/python" "$(KUBE)"
+
+test-chart: build python chart-tools
+	$(CHART_TESTS)
 
 lint: tools
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -62,5 +73,6 @@ test-long: test old-clients $(NATS_SERVERS)
 
 # Its own release profile: Lance is compiled a second time, and CI never runs this.
 bench: tools python
-	cargo build --profile bench --bin squire-maintenance
+	cargo build --profile bench --bin squire-maintenance --bin squire-reconcile
 	"$(VENV)/bin/python" tests/bench/bench.py "$(CARGO_TARGET_DIR)/release/squire-maintenance"
+	"$(VENV)/bin/python" tests/bench/reconcile.py "$(CARGO_TARGET_DIR)/release/squire-reconcile"

@@ -520,7 +520,7 @@ fn row(
         cloned_by: &readers,
         name: &p.look.uri,
     };
-    report::dataset(&seen, applied, skip, seconds)
+    Dataset { stored: Some(crate::stored::of(estate, graph, p)), ..report::dataset(&seen, applied, skip, seconds) }
 }
 
 /// Applies every plan with work, several at once, in the plan's order. Saves the state of what changed.

@@ -84,7 +84,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         cli::print_stdout(&cli::completion::<Cli>(args.shell))?;
         return Ok(Exit::Ok);
     }
-    telemetry::init_logs(&cli.common, Audience::Command)?;
+    let audience = if matches!(cli.verb, Some(Verb::Serve)) { Audience::Daemon } else { Audience::Command };
+    telemetry::init_logs(&cli.common, audience)?;
     let metrics = Metrics::install();
     let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
     if cli.common.check_config {
@@ -99,6 +100,11 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Some(Verb::Reclaim { verb }) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             return runtime.block_on(reclaim::run(verb, &cli.common, &loaded, &metrics));
+        }
+        Some(Verb::Serve) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let command = squire_service::config::redact_command(std::env::args());
+            return runtime.block_on(crate::serve::run(loaded, metrics, command));
         }
         Some(Verb::Config { verb: ConfigVerb::Show }) => {
             loaded.print(cli.common.output)?;
@@ -121,8 +127,9 @@ async fn report(
     (roots, datasets): (&[String], &[String]),
     orphans: bool,
 ) -> anyhow::Result<Exit> {
-    let walk = crate::walk::walk(config, roots, datasets, orphans).await?;
-    if let Some(root) = walk.empty.first() {
+    let rows = crate::row::Rows { orphans };
+    let walk = crate::walk::walk(config, roots, datasets, orphans, &rows).await?;
+    if let Some(root) = walk.scope.empty.first() {
         return Err(Failure::could_not_run(format!("empty_scan: {root} does not exist or holds no Lance dataset"))
             .remedy("check the path; a dataset is a directory with _versions/ in it")
             .into());
@@ -133,15 +140,12 @@ async fn report(
             .into());
     }
     let command = squire_service::config::redact_command(std::env::args());
-    let report = crate::report::report(&walk, config, command, metrics.store().requests());
+    let run = uuid::Uuid::now_v7();
+    let report = crate::report::report(&walk, config, run, command, metrics.store().requests());
     report.emit(&cli.common)?;
     if let Some(path) = &cli.common.metrics_file {
         metrics.set_mode(config.config.estate.mode);
         metrics.fleet_of(&report);
-        for (class, bytes) in crate::report::stored(&walk) {
-            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-            metrics.fleet().stored_bytes.with_label_values(&[class]).set(bytes);
-        }
         metrics.show_fleet();
         metrics.write_file(path)?;
     }

@@ -108,11 +108,10 @@ pub(super) fn show(daemon: &Daemon, estate: &Estate, report: &Report, run: Uuid,
     fleet.last_success.with_label_values(&["maintenance"]).set(Utc::now().timestamp_millis() as f64 / 1000.0);
     let overdue = estate.snapshot.trash().filter(|t| t.fields.deadline <= estate.now()).count();
     fleet.trash_overdue.set(clamp(overdue));
-    fleet.blocks.reset();
+    fleet.clear_records();
     for block in estate.snapshot.blocks().filter(|b| b.fields.active_at(estate.now())) {
         fleet.blocks.with_label_values(&[block.fields.kind.to_string().as_str()]).inc();
     }
-    fleet.unreadable_records.reset();
     for unread in &estate.snapshot.unreadable {
         fleet.unreadable_records.with_label_values(&[unread.collection.to_string().as_str()]).inc();
     }

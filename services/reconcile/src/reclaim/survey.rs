@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use squire_lake::authority::Authority;
 use squire_lake::classes::{Class, Classed, Classes};
+use squire_lake::examine::Examined;
 use squire_lake::look::Look;
-use squire_lake::refs::CloneGraph;
+use squire_lake::refs::{CloneGraph, KeepSet};
 use squire_lake::uri;
 use squire_registry::{Actor, Governance, Located, Registry, Snapshot, locate, markers_above, registry_lost};
 use squire_service::cli::Failure;
 
 use super::ReconcileConfig;
-use crate::walk::{self, Place};
+use crate::walk::{self, Place, Scope, Visit};
 
 /// The whole estate, as one walk found it.
 pub(crate) struct Survey {
@@ -78,19 +79,31 @@ pub(crate) struct Facts {
     pub(crate) look: Option<Look>,
 }
 
+/// Makes [`Facts`] of a dataset.
+struct Reclaimable;
+
+impl Visit for Reclaimable {
+    type Row = Box<Facts>;
+
+    fn row(&self, scope: &Scope, examined: &Examined, _keep: &KeepSet) -> Box<Facts> {
+        let trashed = scope.snapshot.trash_at(&examined.look.uri).next().is_some();
+        Box::new(facts(&examined.look, &examined.classes, trashed))
+    }
+
+    fn incomplete(&self, row: &mut Box<Facts>, why: &[String]) {
+        row.incomplete = why.to_vec();
+    }
+}
+
 /// Walks the ROOTs and the rest of the estate. Reads only.
 ///
 /// # Errors
 /// As [`walk::walk`].
 pub(crate) async fn survey(config: &ReconcileConfig, roots: &[String]) -> anyhow::Result<Survey> {
-    let walk = walk::walk(config, roots, &[], true).await?;
-    let snapshot = walk.snapshot;
+    let walk = walk::walk(config, roots, &[], true, &Reclaimable).await?;
     let rows = walk.places.into_iter().map(|(uri, place)| {
         let row = match place {
-            Place::Dataset(examined) => {
-                let trashed = snapshot.trash_at(&uri).next().is_some();
-                Row::Dataset(Box::new(facts(examined.look, examined.classes, trashed)))
-            }
+            Place::Dataset(facts) => Row::Dataset(facts),
             Place::DeclaredOnly => Row::DeclaredOnly,
             Place::Nothing => Row::Nothing,
             Place::Failed(e) => Row::Failed(e),
@@ -99,16 +112,17 @@ pub(crate) async fn survey(config: &ReconcileConfig, roots: &[String]) -> anyhow
     });
     let rows = rows.collect();
     let history = config.config.grace.record_history;
+    let scope = walk.scope;
     Ok(Survey {
-        registry: walk.registry.map(|r| r.acting_as(Actor::current()).keeping_history(history)),
-        registry_uri: walk.registry_uri,
-        snapshot,
-        roots: walk.roots,
+        registry: scope.registry.map(|r| r.acting_as(Actor::current()).keeping_history(history)),
+        registry_uri: scope.registry_uri,
+        snapshot: scope.snapshot,
+        roots: scope.roots,
         graph: walk.graph,
-        unreadable: walk.unreadable,
-        empty: walk.empty,
+        unreadable: scope.unreadable,
+        empty: scope.empty,
         rows,
-        at: walk.at,
+        at: scope.at,
     })
 }
 
@@ -152,7 +166,7 @@ pub(crate) async fn bare(config: &ReconcileConfig) -> anyhow::Result<Survey> {
     })
 }
 
-fn facts(look: Look, classes: Classes, trashed: bool) -> Facts {
+fn facts(look: &Look, classes: &Classes, trashed: bool) -> Facts {
     let own = |class: Class| matches!(class, Class::Live | Class::History | Class::Orphan | Class::Young);
     let goes = |class: Class| if trashed { own(class) } else { class == Class::Orphan };
     let named = |class: Class| matches!(class, Class::Live | Class::History);
@@ -169,9 +183,9 @@ fn facts(look: Look, classes: Classes, trashed: bool) -> Facts {
         strangers,
         unhealthy,
         unreadable: look.unreadable.first().map(|(path, _)| path.clone()),
-        look: (!classes.missing.is_empty()).then_some(look),
-        objects: classes.objects.into_iter().filter(|o| goes(o.class)).collect(),
-        incomplete: classes.incomplete,
+        look: (!classes.missing.is_empty()).then(|| look.clone()),
+        objects: classes.objects.iter().filter(|o| goes(o.class)).cloned().collect(),
+        incomplete: classes.incomplete.clone(),
     }
 }
 
