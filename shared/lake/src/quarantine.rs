@@ -335,10 +335,13 @@ impl Quarantine {
     }
 
     async fn try_bring_back(&self, path: &str, rate: &Rate) -> Result<Returned> {
-        delete(&self.deletes, &self.mark(path), rate).await;
         let copy = self.copy_path(path);
         let (original, copied) = (head(&self.reads, path).await?, head(&self.reads, &copy).await?);
         let Some(copied) = copied else {
+            // Asked first: in a bucket that keeps versions, deleting what is not there leaves something.
+            if head(&self.reads, &self.mark(path)).await?.is_some() {
+                delete(&self.deletes, &self.mark(path), rate).await;
+            }
             return Ok(match original {
                 Some(_) => Returned::Stayed,
                 None => Returned::Failed("neither it nor its copy is there".into()),

@@ -107,7 +107,10 @@ where
     let place = work.lake.place(work.uri).await?;
     let prefix = work.quarantine.prefix(&place)?;
     let Some((items, mut watch)) = work.checked(out, &place, &prefix, &keep).await? else { return Ok(()) };
-    let (first, rest) = items.split_at(items.len().min(1));
+    if items.is_empty() {
+        return Ok(());
+    }
+    let (first, rest) = items.split_at(1);
     // The first goes alone: credentials without the right to delete then leave one copy behind and no more.
     for (n, batch) in [first].into_iter().chain(rest.chunks(BATCH)).enumerate() {
         let mut batch: Vec<&Item> = batch.iter().collect();
@@ -398,7 +401,8 @@ pub async fn erase_marked(
     let mut out = Vec::new();
     for item in work.items {
         let path = format!("{prefix}{}", item.path);
-        let why = match found.classes.at(&item.path) {
+        let listed = found.classes.at(&item.path);
+        let why = match listed {
             None => None,
             Some(object) if object.class != Class::Orphan => {
                 Some(format!("it is {} now: {}", object.class.as_str(), object.reason))
@@ -409,8 +413,11 @@ pub async fn erase_marked(
         let ended = match why {
             Some(why) => Err(why),
             None => {
-                let gone = erased(delete(&work.quarantine.deletes, &path, work.rate).await);
-                if gone == Erased::Gone {
+                let gone = match listed {
+                    Some(_) => erased(delete(&work.quarantine.deletes, &path, work.rate).await),
+                    None => Erased::Nothing,
+                };
+                if matches!(gone, Erased::Gone | Erased::Nothing) {
                     delete(&work.quarantine.deletes, &work.quarantine.mark(&path), work.rate).await;
                 }
                 Ok(gone)
