@@ -13,14 +13,23 @@ if ! command -v cargo >/dev/null; then
   echo "cargo is missing: install Rust 1.94 or newer with rustup (or your system's package manager)" >&2
   exit 1
 fi
-[ ${#missing[@]} -eq 0 ] && exit 0
+# A browser for the tests of the HTML page; without one they say SKIPPED.
+browser=()
+if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null && command -v apt-get >/dev/null; then
+  browser=(chromium fonts-dejavu-core)
+fi
+[ ${#missing[@]} -eq 0 ] && [ ${#browser[@]} -eq 0 ] && exit 0
 
 if command -v apt-get >/dev/null; then
   run=()
   if [ "$(id -u)" -ne 0 ]; then run=(sudo); fi
-  echo "installing: ${missing[*]}"
+  echo "installing: ${missing[*]} ${browser[*]}"
   "${run[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${run[@]}" apt-get install -y -qq "${missing[@]}"
+  [ ${#missing[@]} -eq 0 ] || DEBIAN_FRONTEND=noninteractive "${run[@]}" apt-get install -y -qq "${missing[@]}"
+  if [ ${#browser[@]} -gt 0 ]; then
+    DEBIAN_FRONTEND=noninteractive "${run[@]}" apt-get install -y -qq --no-install-recommends "${browser[@]}" ||
+      echo "chromium could not be installed: the tests of the HTML page say SKIPPED" >&2
+  fi
 elif command -v brew >/dev/null; then
   brew install protobuf
 else

@@ -2,7 +2,7 @@
 
 {"op": NAME, "uri": URI, ...} → {...}, or {"error": TEXT}. `s3.py` reads such lines from standard input.
 """
-import hashlib, json
+import datetime, hashlib, hmac, json, urllib.request
 
 import lance, pyarrow as pa
 
@@ -45,6 +45,28 @@ class Ops:
                 mode = "create"
             lance.write_dataset(rows(rows_each, start + i * rows_each), uri, mode=mode, storage_options=self.options)
         return {"version": self.open(uri).version}
+
+    def do_versioning(self, uri):
+        """From now on the bucket keeps what is overwritten or deleted (PutBucketVersioning, signed by hand)."""
+        bucket = uri.split("/")[2]
+        body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+        now = datetime.datetime.now(datetime.timezone.utc)
+        day, at, region = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ"), self.options["aws_region"]
+        host, digest = self.options["aws_endpoint"].split("://")[1], hashlib.sha256(body).hexdigest()
+        signed = "host;x-amz-content-sha256;x-amz-date"
+        asked = f"PUT\n/{bucket}\nversioning=\nhost:{host}\nx-amz-content-sha256:{digest}\nx-amz-date:{at}\n\n{signed}\n{digest}"
+        scope = f"{day}/{region}/s3/aws4_request"
+        text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(asked.encode()).hexdigest()}"
+        key = ("AWS4" + self.options["aws_secret_access_key"]).encode()
+        for part in (day, region, "s3", "aws4_request"):
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+        credential = f"{self.options['aws_access_key_id']}/{scope}"
+        headers = {"x-amz-content-sha256": digest, "x-amz-date": at,
+                   "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={signed}, Signature={signature}"}
+        url = f"{self.options['aws_endpoint']}/{bucket}?versioning"
+        with urllib.request.urlopen(urllib.request.Request(url, data=body, headers=headers, method="PUT")) as answer:
+            return {"status": answer.status}
 
     def do_index(self, uri, column, type):
         ds = self.open(uri)

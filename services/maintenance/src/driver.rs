@@ -468,7 +468,7 @@ fn row(
         cloned_by: &readers,
         name: &p.look.uri,
     };
-    report::dataset(&seen, applied, skip, seconds)
+    Dataset { stored: Some(crate::stored::of(estate, graph, p)), ..report::dataset(&seen, applied, skip, seconds) }
 }
 
 /// A plan with its clean-up planned anew under other settings. Pure.

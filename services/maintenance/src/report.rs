@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use squire_lake::hook;
 use squire_lake::index::{IndexInfo, State};
 use squire_lake::look::{FragmentInfo, Look};
 use squire_lake::verify::Checks;
@@ -14,7 +15,6 @@ use squire_service::report::{
 
 use crate::admit::Skip;
 use crate::apply::Applied;
-use crate::hook;
 use crate::plan::{DatasetPlan, Layout, Verdict};
 
 /// Everything known of one dataset in this run.
@@ -409,8 +409,10 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
 
 fn more_findings(seen: &Seen<'_>) -> Vec<Finding> {
     let look = seen.look;
-    let mut out: Vec<Finding> = hook::judge(seen.layout, seen.governance, seen.cloned_by)
-        .map(|(kind, detail)| {
+    let versions = squire_lake::retention::versions(look);
+    let mut out: Vec<Finding> = hook::judge(&seen.layout.config, &versions, seen.governance, seen.cloned_by)
+        .map(|(conflict, detail)| {
+            let kind = conflict.as_str().parse().unwrap_or(FindingKind::AutoCleanupConflict);
             Finding::new(kind, subject(seen), detail)
                 .with_fix("remove the lance.auto_cleanup keys from the table's config")
         })

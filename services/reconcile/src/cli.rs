@@ -1,12 +1,14 @@
 //! The command line: the verbs of the contract, configuration and completion.
 
-use std::path::PathBuf;
+mod reclaim;
 
 use clap::{Parser, Subcommand};
 use squire_registry::{Floors, Policy};
 use squire_service::cli::{self, Common, CompletionArgs, Exit, Failure};
 use squire_service::config::{Config, Loaded, Problem};
 use squire_service::telemetry::{self, Audience, Metrics};
+
+use reclaim::Reclaim;
 
 /// Default port of `[http] listen`.
 const PORT: u16 = 9465;
@@ -64,51 +66,6 @@ enum Verb {
 }
 
 #[derive(Debug, Subcommand)]
-enum Reclaim {
-    /// Writes a plan; writes nothing else
-    #[command(after_help = "Example:\n  squire-reconcile reclaim plan ./lake --out reclaim.json")]
-    Plan {
-        /// Directories, URIs or datasets
-        roots: Vec<String>,
-        /// The file to write
-        #[arg(long, value_name = "PLAN")]
-        out: PathBuf,
-    },
-    /// Shows what is in a plan; writes nothing
-    #[command(after_help = "Example:\n  squire-reconcile reclaim show reclaim.json")]
-    Show {
-        /// The plan file
-        plan: PathBuf,
-    },
-    /// Moves what is in the plan to quarantine, and nothing else
-    #[command(after_help = "Example:\n  squire-reconcile reclaim apply reclaim.json")]
-    Apply {
-        /// The plan file
-        plan: PathBuf,
-    },
-    /// Lists what is in quarantine; writes nothing
-    #[command(after_help = "Example:\n  squire-reconcile reclaim list")]
-    List,
-    /// Brings back what a plan moved away
-    #[command(after_help = "Example:\n  squire-reconcile reclaim undo 01920000-0000-7000-8000-000000000000")]
-    Undo {
-        /// The plan's id
-        #[arg(value_name = "PLAN-ID")]
-        plan: String,
-        /// Only this dataset
-        #[arg(long, value_name = "X")]
-        dataset: Option<String>,
-    },
-    /// Deletes what is past its grace
-    #[command(after_help = "Example:\n  squire-reconcile reclaim purge 01920000-0000-7000-8000-000000000000")]
-    Purge {
-        /// The plan's id
-        #[arg(value_name = "PLAN-ID")]
-        plan: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
 enum ConfigVerb {
     /// Every key, its value and its source
     #[command(after_help = "Example:\n  squire-reconcile config show --set limits.memory=2GiB")]
@@ -127,7 +84,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         cli::print_stdout(&cli::completion::<Cli>(args.shell))?;
         return Ok(Exit::Ok);
     }
-    telemetry::init_logs(&cli.common, Audience::Command)?;
+    let audience = if matches!(cli.verb, Some(Verb::Serve)) { Audience::Daemon } else { Audience::Command };
+    telemetry::init_logs(&cli.common, audience)?;
     let metrics = Metrics::install();
     let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
     if cli.common.check_config {
@@ -138,6 +96,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Some(Verb::Report { roots, dataset, no_orphans }) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             return runtime.block_on(report(cli, &loaded, &metrics, (roots, dataset), !no_orphans));
+        }
+        Some(Verb::Reclaim { verb }) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            return runtime.block_on(reclaim::run(verb, &cli.common, &loaded, &metrics));
+        }
+        Some(Verb::Serve) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let command = squire_service::config::redact_command(std::env::args());
+            return runtime.block_on(crate::serve::run(loaded, metrics, command));
         }
         Some(Verb::Config { verb: ConfigVerb::Show }) => {
             loaded.print(cli.common.output)?;
@@ -160,8 +127,9 @@ async fn report(
     (roots, datasets): (&[String], &[String]),
     orphans: bool,
 ) -> anyhow::Result<Exit> {
-    let walk = crate::walk::walk(config, roots, datasets, orphans).await?;
-    if let Some(root) = walk.empty.first() {
+    let rows = crate::row::Rows { orphans };
+    let walk = crate::walk::walk(config, roots, datasets, orphans, &rows).await?;
+    if let Some(root) = walk.scope.empty.first() {
         return Err(Failure::could_not_run(format!("empty_scan: {root} does not exist or holds no Lance dataset"))
             .remedy("check the path; a dataset is a directory with _versions/ in it")
             .into());
@@ -172,15 +140,12 @@ async fn report(
             .into());
     }
     let command = squire_service::config::redact_command(std::env::args());
-    let report = crate::report::report(&walk, config, command, metrics.store().requests());
+    let run = uuid::Uuid::now_v7();
+    let report = crate::report::report(&walk, config, run, command, metrics.store().requests());
     report.emit(&cli.common)?;
     if let Some(path) = &cli.common.metrics_file {
         metrics.set_mode(config.config.estate.mode);
         metrics.fleet_of(&report);
-        for (class, bytes) in crate::report::stored(&walk) {
-            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-            metrics.fleet().stored_bytes.with_label_values(&[class]).set(bytes);
-        }
         metrics.show_fleet();
         metrics.write_file(path)?;
     }
@@ -196,14 +161,7 @@ impl Verb {
     fn name(&self) -> &'static str {
         match self {
             Self::Report { .. } => "report",
-            Self::Reclaim { verb } => match verb {
-                Reclaim::Plan { .. } => "reclaim plan",
-                Reclaim::Show { .. } => "reclaim show",
-                Reclaim::Apply { .. } => "reclaim apply",
-                Reclaim::List => "reclaim list",
-                Reclaim::Undo { .. } => "reclaim undo",
-                Reclaim::Purge { .. } => "reclaim purge",
-            },
+            Self::Reclaim { .. } => "reclaim",
             Self::Serve => "serve",
             Self::Config { .. } => "config",
             Self::Completion(_) => "completion",

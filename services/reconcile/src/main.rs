@@ -1,13 +1,17 @@
 //! The `squire-reconcile` command.
 //!
-//! `walk` reads, `findings` and `report` are pure, `cli` talks to people.
+//! `walk` reads, `row`, `findings` and `report` are pure, `serve` does so by a clock, `reclaim` moves by a
+//! plan, `cli` talks to people.
 
 // Lance's futures nest deeply; the layout of ours contains theirs.
 #![recursion_limit = "256"]
 
 mod cli;
 mod findings;
+mod reclaim;
 mod report;
+mod row;
+mod serve;
 mod walk;
 
 use squire_service::cli::Exit;

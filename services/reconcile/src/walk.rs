@@ -1,24 +1,28 @@
-//! What there is: the registry's snapshot, every dataset under the ROOTs with the class of each of its objects, and what could
-//! not be read. Reads only; no handle that can delete is built here.
+//! What there is: the registry's snapshot, every dataset under the ROOTs with the class of each of its objects, what lies beside
+//! them, and what could not be read. Reads only; no handle that can delete is built here.
+//!
+//! A dataset's look and listing live only while it is looked at: what is kept of it is what [`Visit::row`] makes of it. Who reads
+//! whose files is known when all of them were looked at once; then those are looked at again whose row depends on it.
+
+mod scope;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
 use futures::stream::{self, StreamExt};
-use squire_lake::classes::Ages;
-use squire_lake::examine::{Examination, Examined, confirm};
-use squire_lake::look::{Look, Looked, look};
-use squire_lake::refs::CloneGraph;
-use squire_lake::{Lake, contain, discover, uri};
-use squire_registry::{Floors, Located, Policy, Registry, Snapshot, locate};
-use squire_service::cli::Failure;
+use squire_lake::classes::{Ages, Class, Classes, classes};
+use squire_lake::examine::{Examined, agreed};
+use squire_lake::look::{Looked, look};
+use squire_lake::refs::{CloneGraph, KeepSet, Reads};
+use squire_lake::{contain, discover};
+use squire_registry::{Floors, Policy};
 use squire_service::config::Loaded;
 
+pub(crate) use scope::{Outside, Scope, lake, open, registry, scope};
+
 /// One dataset, or why it is none.
-pub(crate) enum Place {
+pub(crate) enum Place<T> {
     /// Every object has its class.
-    Dataset(Box<Examined>),
+    Dataset(T),
     /// Declared, no data yet.
     DeclaredOnly,
     /// Nothing lies there.
@@ -27,233 +31,224 @@ pub(crate) enum Place {
     Failed(squire_lake::Error),
 }
 
+/// What is kept of a dataset.
+pub(crate) trait Visit: Sync {
+    /// It.
+    type Row: Send;
+
+    /// Makes it. Called with an empty keep-set first, and again with the true one where the row depends on it.
+    fn row(&self, scope: &Scope, examined: &Examined, keep: &KeepSet) -> Self::Row;
+
+    /// The keep-set turned out to be incomplete: nothing is an orphan, and nothing may go.
+    fn incomplete(&self, row: &mut Self::Row, why: &[String]);
+}
+
 /// Everything that a report is made of.
-pub(crate) struct Walk {
-    /// Where the registry is, or would be.
-    pub(crate) registry_uri: String,
-    /// The registry, where there is one.
-    pub(crate) registry: Option<Registry>,
-    /// Its records.
-    pub(crate) snapshot: Snapshot,
-    /// The canonical ROOTs.
-    pub(crate) roots: Vec<String>,
+pub(crate) struct Walk<T> {
+    /// Registry, ROOTs, and what lies beside the datasets.
+    pub(crate) scope: Scope,
     /// By canonical URI: what is reported.
-    pub(crate) places: BTreeMap<String, Place>,
-    /// `(place, why)`.
-    pub(crate) unreadable: Vec<(String, String)>,
-    /// Registered warehouses that are not where they were.
-    pub(crate) absent: Vec<String>,
-    /// ROOTs given by hand in which there is no dataset.
-    pub(crate) empty: Vec<String>,
+    pub(crate) places: BTreeMap<String, Place<T>>,
     /// Who reads whose files.
     pub(crate) graph: CloneGraph,
-    /// When.
-    pub(crate) at: DateTime<Utc>,
+    /// Datasets that were not looked at: nothing is known to have moved there, and they are not due.
+    pub(crate) left: BTreeSet<String>,
+}
+
+/// What is looked at, of what was discovered.
+#[derive(Default)]
+pub(crate) struct Due<'a> {
+    /// Only these, as `--dataset` names them; all where empty.
+    pub(crate) datasets: &'a [String],
+    /// Whether orphans are looked for.
+    pub(crate) orphans: bool,
+    /// By URI, datasets that are not looked at, and what each reads of others.
+    pub(crate) edges: BTreeMap<String, Reads>,
+}
+
+impl<'a> Due<'a> {
+    /// Everything, or everything that is named.
+    pub(crate) fn all(datasets: &'a [String], orphans: bool) -> Self {
+        Self { datasets, orphans, edges: BTreeMap::new() }
+    }
+}
+
+/// A row made before the clone graph was whole, and what the second look is compared with.
+struct Draft<T> {
+    row: T,
+    /// Only the orphans of the first look, and what it missed.
+    first: Classes,
+}
+
+enum Seen<T> {
+    Dataset { reads: Reads, nested: Vec<String>, draft: Option<Box<Draft<T>>> },
+    Place(Place<T>),
 }
 
 /// Walks the ROOTs, or the config's and the active warehouses'.
 ///
 /// # Errors
 /// Exit 2 for a ROOT that is no URI or no ROOT at all, 1 for a registry that cannot be read.
-pub(crate) async fn walk(
+pub(crate) async fn walk<V: Visit>(
     config: &Loaded<Policy, Floors>,
     given: &[String],
     datasets: &[String],
     orphans: bool,
-) -> anyhow::Result<Walk> {
-    let settings = &config.config;
-    let storage = settings.storage.clone();
-    let lake = Lake::new(Arc::new(move |uri: &str| storage.options_for(uri)), settings.limits.memory.as_u64());
-    let by_hand = !given.is_empty();
-    let mut roots = Vec::new();
-    for root in if by_hand { given } else { &settings.estate.roots } {
-        roots.push(uri::canonical(root).map_err(|e| Failure::usage(format!("ROOT {root}: {e}")))?);
-    }
-    let (registry, registry_uri) = registry(config, &roots).await?;
-    let snapshot = match &registry {
-        Some(registry) => registry
-            .snapshot()
-            .await
-            .map_err(|e| Failure::could_not_run("the registry could not be read").caused_by(e))?,
-        None => Snapshot::default(),
-    };
-    if !by_hand {
-        roots.extend(snapshot.warehouses().filter(|w| w.fields.active).map(|w| w.fields.root.clone()));
-    }
-    roots.sort();
-    roots.dedup();
-    if roots.is_empty() {
-        return Err(Failure::usage("there is nothing to look at: no ROOT was given and the config names none")
-            .remedy("give a ROOT, for example `squire-reconcile report ./lake`, or set estate.roots")
-            .into());
-    }
-    let mut walk = Walk {
-        registry_uri,
-        registry,
-        snapshot,
-        roots,
-        places: BTreeMap::new(),
-        unreadable: Vec::new(),
-        absent: Vec::new(),
-        empty: Vec::new(),
-        graph: CloneGraph::default(),
-        at: Utc::now(),
-    };
-    let known = walk.discover(&lake, config, by_hand).await;
-    let looks = walk.look(&lake, known, settings.limits.concurrency).await;
-    let wanted = |uri: &str| datasets.is_empty() || datasets.iter().any(|d| walk.names(d, uri));
-    let chosen: Vec<_> = looks.into_iter().filter(|(uri, _)| wanted(uri)).collect();
-    walk.places = walk.examine(&lake, config, chosen, orphans).await;
-    Ok(walk)
+    visit: &V,
+) -> anyhow::Result<Walk<V::Row>> {
+    let mut scope = open(config, given).await?;
+    let known = scope.discover().await;
+    Ok(look_at(scope, known, Due::all(datasets, orphans), visit).await)
 }
 
-async fn registry(config: &Loaded<Policy, Floors>, roots: &[String]) -> anyhow::Result<(Option<Registry>, String)> {
-    let settings = &config.config;
-    let found = match &settings.registry.root {
-        Some(uri) => uri.clone(),
-        None => match locate(roots, |uri| settings.storage.options_for(uri)).await {
-            Ok(Located::Found(uri)) => uri,
-            Ok(Located::Absent { would_be }) => return Ok((None, would_be)),
-            Err(e) => return Err(Failure::usage("the registry of these ROOTs is not clear").caused_by(e).into()),
-        },
-    };
-    match Registry::open(&found, &settings.storage.options_for(&found)).await {
-        Ok(registry) => Ok((Some(registry.clone()), registry.uri().to_string())),
-        Err(e) => Err(Failure::could_not_run(format!("the registry {found} could not be opened")).caused_by(e).into()),
-    }
+/// Looks at what was discovered.
+pub(crate) async fn look_at<V: Visit>(scope: Scope, known: BTreeSet<String>, due: Due<'_>, visit: &V) -> Walk<V::Row> {
+    let mut walk = Walk { scope, places: BTreeMap::new(), graph: CloneGraph::default(), left: BTreeSet::new() };
+    let orphans = due.orphans;
+    let drafts = walk.first_looks(known, due, visit).await;
+    walk.second_looks(drafts, orphans, visit).await;
+    walk.weigh().await;
+    walk
 }
 
-impl Walk {
-    /// Every dataset of the estate: under the ROOTs, in hidden folders and other warehouses (for the clone graph), and tables.
-    async fn discover(&mut self, lake: &Lake, config: &Loaded<Policy, Floors>, by_hand: bool) -> BTreeSet<String> {
-        let mut known = BTreeSet::new();
-        let warehouses = self.snapshot.warehouses().map(|w| w.fields.root.clone());
-        let above = self.registry_uri.strip_suffix(&format!("/{}", discover::RESERVED)).map(String::from);
-        let wider: BTreeSet<String> = warehouses.chain(above).filter(|w| !self.roots.contains(w)).collect();
-        for root in self.roots.clone().iter().chain(&wider) {
-            let found = discover::discover(lake, root).await;
-            if by_hand && self.roots.contains(root) && found.datasets.is_empty() && found.unreadable.is_empty() {
-                self.empty.push(root.clone());
-            }
-            known.extend(found.datasets);
-            known.extend(found.hidden);
-            self.unreadable.extend(found.unreadable);
-        }
-        known.extend(self.snapshot.tables().map(|t| t.fields.uri.clone()));
-        self.find_absent(config, &known).await;
-        known
-    }
-
-    /// A registered warehouse in which nothing is found, its marker neither, is away and not empty: what lies there may read
-    /// from anything, so nothing is an orphan.
-    async fn find_absent(&mut self, config: &Loaded<Policy, Floors>, known: &BTreeSet<String>) {
-        let roots: BTreeSet<String> = self.snapshot.warehouses().map(|w| w.fields.root.clone()).collect();
-        for root in roots {
-            if known.iter().any(|d| uri::within(d, &root)) {
-                continue;
-            }
-            match squire_registry::read_marker(&root, &config.config.storage.options_for(&root)).await {
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    self.absent.push(root.clone());
-                    self.unreadable.push((root, "the warehouse is registered and its marker is not there".into()));
-                }
-                Err(e) => self.unreadable.push((root, e.to_string())),
-            }
-        }
-    }
-
+impl<T: Send> Walk<T> {
     /// Looks at all of them and builds the clone graph; what lies in a dataset is looked at too, for what it reads.
-    async fn look(
+    async fn first_looks<V: Visit<Row = T>>(
         &mut self,
-        lake: &Lake,
         known: BTreeSet<String>,
-        concurrency: usize,
-    ) -> Vec<(String, squire_lake::Result<Looked>)> {
-        let now = self.at;
-        for (place, why) in &self.unreadable {
+        due: Due<'_>,
+        visit: &V,
+    ) -> BTreeMap<String, Draft<T>> {
+        for (place, why) in &self.scope.unreadable {
             self.graph.add_unread(format!("{place} ({why})"));
         }
+        let (scope, orphans) = (&self.scope, due.orphans);
+        let wanted = scope.wanted(due.datasets);
         let mut seen = known.clone();
-        let (mut rest, mut out) = (known, Vec::new());
+        let (mut rest, mut drafts) = (known, BTreeMap::new());
+        for (uri, reads) in due.edges {
+            rest.remove(&uri);
+            if !reads.is_empty() {
+                self.graph.add(&uri, reads);
+            }
+            self.left.insert(uri);
+        }
         while !rest.is_empty() {
-            let batch: Vec<_> = stream::iter(std::mem::take(&mut rest))
-                .map(|uri| async move {
-                    let looked = contain::contained(lake, "looking at the dataset", &uri, look(lake, &uri, now)).await;
-                    (uri, looked)
+            let batch: Vec<(String, Seen<T>)> = stream::iter(std::mem::take(&mut rest))
+                .map(|uri| {
+                    let reported = wanted.holds(&uri);
+                    async move { (uri.clone(), first(scope, uri, reported, orphans, visit).await) }
                 })
-                .buffer_unordered(concurrency.max(1))
+                .buffer_unordered(scope.config.limits.concurrency.max(1))
                 .collect()
                 .await;
-            for (uri, looked) in batch {
-                match &looked {
-                    Ok(Looked::Dataset(look)) => {
-                        self.graph.add(&uri, look.reads.clone());
-                        rest.extend(nested(look).into_iter().filter(|n| seen.insert(n.clone())));
+            for (uri, found) in batch {
+                match found {
+                    Seen::Dataset { reads, nested, draft } => {
+                        // Who reads nothing of others has no edge: a keep-set is found among those that do.
+                        if !reads.is_empty() {
+                            self.graph.add(&uri, reads);
+                        }
+                        rest.extend(nested.into_iter().filter(|n| seen.insert(n.clone())));
+                        drafts.extend(draft.map(|draft| (uri, *draft)));
                     }
-                    Ok(_) => {}
-                    Err(_) => self.graph.add_unread(uri.clone()),
+                    Seen::Place(place) => {
+                        if matches!(place, Place::Failed(_)) {
+                            self.graph.add_unread(uri.clone());
+                        }
+                        // Datasets of the wider estate are looked at for what they read, and reported only where a ROOT or
+                        // a table holds them.
+                        if wanted.holds(&uri) {
+                            self.places.insert(uri, place);
+                        }
+                    }
                 }
-                out.push((uri, looked));
             }
         }
-        // Datasets of the wider estate are looked at for what they read, and reported only where a ROOT or a table holds them.
-        let tables: BTreeSet<&str> = self.snapshot.tables().map(|t| t.fields.uri.as_str()).collect();
-        out.retain(|(uri, _)| self.roots.iter().any(|root| uri::within(uri, root)) || tables.contains(uri.as_str()));
-        out
+        drafts
     }
 
-    async fn examine(
-        &self,
-        lake: &Lake,
-        config: &Loaded<Policy, Floors>,
-        looks: Vec<(String, squire_lake::Result<Looked>)>,
-        orphans: bool,
-    ) -> BTreeMap<String, Place> {
-        let settings = &config.config;
-        stream::iter(looks)
-            .map(|(uri, looked)| async move {
-                let first = match looked {
-                    Ok(Looked::Dataset(look)) => *look,
-                    Ok(Looked::DeclaredOnly) => return (uri, Place::DeclaredOnly),
-                    Ok(Looked::Nothing) => return (uri, Place::Nothing),
-                    Err(e) => return (uri, Place::Failed(e)),
+    /// Settles the rows: a second look where the first found an orphan or something missing, or where others read the dataset.
+    async fn second_looks<V: Visit<Row = T>>(&mut self, drafts: BTreeMap<String, Draft<T>>, orphans: bool, visit: &V) {
+        let (scope, graph) = (&self.scope, &self.graph);
+        let settled: Vec<(String, Place<T>)> = stream::iter(drafts)
+            .map(|(uri, mut draft)| async move {
+                let keep = graph.keep_set(&uri);
+                let again = match &keep {
+                    KeepSet::Incomplete(_) => false,
+                    KeepSet::Complete(kept) => !kept.is_empty() || (orphans && !draft.first.objects.is_empty()),
                 };
-                let keep = self.graph.keep_set(&uri);
-                let governed = self.snapshot.govern(&uri, &settings.policy, &settings.floors, &first.config(), self.at);
-                let ages =
-                    Ages { now: self.at, longest_write: governed.policy.policy.longest_write.unwrap_or_default() };
-                if !orphans {
-                    let classes = squire_lake::classes::classes(&first, &keep, &ages);
-                    return (uri, Place::Dataset(Box::new(Examined { look: first, classes, looks: 1 })));
+                if again || !draft.first.missing.is_empty() {
+                    let place = second(scope, &uri, &draft.first, &keep, visit).await;
+                    return (uri, place);
                 }
-                let work = confirm(lake, first, &keep, &ages);
-                let place = match contain::contained(lake, "looking a second time", &uri, work).await {
-                    Ok(Examination::Dataset(examined)) => Place::Dataset(examined),
-                    Ok(Examination::DeclaredOnly) => Place::DeclaredOnly,
-                    Ok(Examination::Nothing) => Place::Nothing,
-                    Err(e) => Place::Failed(e),
-                };
-                (uri, place)
+                if let KeepSet::Incomplete(why) = &keep {
+                    visit.incomplete(&mut draft.row, why);
+                }
+                (uri, Place::Dataset(draft.row))
             })
-            .buffer_unordered(settings.limits.concurrency.max(1))
+            .buffer_unordered(scope.config.limits.concurrency.max(1))
             .collect()
-            .await
+            .await;
+        self.places.extend(settled);
     }
 
-    /// Whether `--dataset` names it: by URI, SUBJECT or displayed name.
-    fn names(&self, wanted: &str, dataset: &str) -> bool {
-        let table = self.snapshot.table_at(dataset).map(|t| t.fields.subject());
-        wanted == dataset
-            || wanted == uri::display(dataset, &self.roots)
-            || uri::canonical(wanted).is_ok_and(|w| w == dataset)
-            || wanted.parse::<squire_registry::Subject>().is_ok_and(|s| {
-                table.as_ref() == Some(&s) || s == squire_registry::Subject::Dataset(dataset.to_string())
-            })
+    /// Counts what lies where a dataset was expected and could not be looked at: every byte of a ROOT is counted once.
+    async fn weigh(&mut self) {
+        let unseen = self.places.iter().filter(|(_, place)| !matches!(place, Place::Dataset(_)));
+        let unseen: Vec<String> =
+            unseen.map(|(uri, _)| uri.clone()).filter(|uri| self.scope.is_under_a_root(uri)).collect();
+        for uri in unseen {
+            match discover::weigh(&self.scope.lake, &uri).await {
+                Ok(weight) if weight.objects > 0 => {
+                    self.scope.outside.insert(uri, Outside { class: "unknown", weight });
+                }
+                Ok(_) => {}
+                Err(e) => self.scope.unreadable.push((uri, e.to_string())),
+            }
+        }
     }
 }
 
-/// The canonical URIs of datasets that lie inside this one.
-fn nested(look: &Look) -> Vec<String> {
-    look.nested.iter().map(|rel| rel.split('/').fold(look.uri.clone(), |at, s| uri::join(&at, s))).collect()
+async fn first<V: Visit>(scope: &Scope, uri: String, reported: bool, orphans: bool, visit: &V) -> Seen<V::Row> {
+    let lake = &scope.lake;
+    let looked = contain::contained(lake, "looking at the dataset", &uri, look(lake, &uri, scope.at)).await;
+    let first = match looked {
+        Ok(Looked::Dataset(first)) => *first,
+        Ok(Looked::DeclaredOnly) => return Seen::Place(Place::DeclaredOnly),
+        Ok(Looked::Nothing) => return Seen::Place(Place::Nothing),
+        Err(e) => return Seen::Place(Place::Failed(e)),
+    };
+    let (reads, nested) = (first.reads.clone(), first.nested_uris());
+    let draft = reported.then(|| {
+        let keep = KeepSet::Complete(BTreeSet::new());
+        let found = classes(&first, &keep, &scope.ages(&uri, &first));
+        let examined = Examined { look: first, classes: found, looks: 1 };
+        let row = visit.row(scope, &examined, &keep);
+        let mut first = examined.classes;
+        first.objects.retain(|o| orphans && o.class == Class::Orphan);
+        Box::new(Draft { row, first })
+    });
+    Seen::Dataset { reads, nested, draft }
+}
+
+async fn second<V: Visit>(scope: &Scope, uri: &str, first: &Classes, keep: &KeepSet, visit: &V) -> Place<V::Row> {
+    let lake = &scope.lake;
+    match contain::contained(lake, "looking a second time", uri, look(lake, uri, scope.at)).await {
+        Ok(Looked::Dataset(second)) => {
+            let classes = agreed(first, classes(&second, keep, &scope.ages(uri, &second)));
+            Place::Dataset(visit.row(scope, &Examined { look: *second, classes, looks: 2 }, keep))
+        }
+        Ok(Looked::DeclaredOnly) => Place::DeclaredOnly,
+        Ok(Looked::Nothing) => Place::Nothing,
+        Err(e) => Place::Failed(e),
+    }
+}
+
+impl Scope {
+    /// The times by which a dataset's objects are judged.
+    pub(crate) fn ages(&self, uri: &str, look: &squire_lake::look::Look) -> Ages {
+        let policy = self.govern(uri, look).policy.policy;
+        Ages { now: self.at, longest_write: policy.longest_write.unwrap_or_default() }
+    }
 }

@@ -15,7 +15,7 @@ use roaring::RoaringBitmap;
 
 use crate::listing::{Entry, Kind, Placed, classify};
 use crate::look::{Look, ManifestInfo, owner};
-use crate::refs::KeepSet;
+use crate::refs::{KeepSet, Uses};
 
 /// Nothing younger than this by the store's clock is called an orphan. Lance's own wall for files that nobody names
 /// (`cleanup.rs`, `UNVERIFIED_THRESHOLD_DAYS`); a policy can raise it and nothing lowers it.
@@ -225,26 +225,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The manifests that name a path: as itself, as its index's directory, or as the data file that owns it.
     fn named(&self, path: &str) -> Option<&RoaringBitmap> {
-        let uses = &self.look.uses;
-        if classify(path).kind == Kind::Temporary {
-            return None;
-        }
-        if let Some(by) = owner(path).and_then(|key| uses.of(&key)).or_else(|| uses.of(path)) {
-            return Some(by);
-        }
-        // Under a base inside our own root a file may lie anywhere: what names a directory names all below it, and a data file
-        // owns the blobs in the directory of its name.
-        let mut at = path;
-        while let Some((above, _)) = at.rsplit_once('/') {
-            let owns = || path.ends_with(".blob").then(|| uses.of(&format!("{above}.lance"))).flatten();
-            if let Some(by) = uses.of(above).or_else(owns) {
-                return Some(by);
-            }
-            at = above;
-        }
-        None
+        named(&self.look.uses, path)
     }
 
     fn named_by(&self, by: &RoaringBitmap) -> Verdict {
@@ -255,10 +237,7 @@ impl<'a> Judge<'a> {
     }
 
     fn cloned(&self, path: &str) -> bool {
-        let above = |dir: &str| self.kept.contains(dir);
-        self.kept.contains(path)
-            || owner(path).is_some_and(|key| self.kept.contains(key.as_str()))
-            || ancestors(path).any(above)
+        kept(|file| self.kept.contains(file), path)
     }
 
     fn manifest(&self, path: &str, placed: &Placed) -> Verdict {
@@ -347,6 +326,32 @@ fn unrecognised(path: &str, tree: &str) -> Verdict {
         _ if dir.starts_with('_') => known(Class::Unknown, "in a directory of a name that Lance may use"),
         _ => known(Class::Foreign, "not a file of Lance's"),
     }
+}
+
+/// The manifests that name a path: as itself, as its index's directory, or as the data file that owns it.
+pub(crate) fn named<'u>(uses: &'u Uses, path: &str) -> Option<&'u RoaringBitmap> {
+    if classify(path).kind == Kind::Temporary {
+        return None;
+    }
+    if let Some(by) = owner(path).and_then(|key| uses.of(&key)).or_else(|| uses.of(path)) {
+        return Some(by);
+    }
+    // Under a base inside our own root a file may lie anywhere: what names a directory names all below it, and a data file
+    // owns the blobs in the directory of its name.
+    let mut at = path;
+    while let Some((above, _)) = at.rsplit_once('/') {
+        let owns = || path.ends_with(".blob").then(|| uses.of(&format!("{above}.lance"))).flatten();
+        if let Some(by) = uses.of(above).or_else(owns) {
+            return Some(by);
+        }
+        at = above;
+    }
+    None
+}
+
+/// Whether a keep-set holds a path: itself, the data file or index directory that owns it, or a folder above it.
+pub(crate) fn kept(holds: impl Fn(&str) -> bool, path: &str) -> bool {
+    holds(path) || owner(path).is_some_and(|key| holds(&key)) || ancestors(path).any(holds)
 }
 
 fn below(path: &str, dir: &str) -> bool {

@@ -428,7 +428,7 @@ where
 }
 
 /// How a delete ended.
-enum Deleted {
+pub(crate) enum Deleted {
     Gone,
     /// Tried again next time.
     Failed,
@@ -449,7 +449,7 @@ impl Cleaned {
     }
 }
 
-async fn delete(place: &Place, path: &str, rate: &Rate) -> Deleted {
+pub(crate) async fn delete(place: &Place, path: &str, rate: &Rate) -> Deleted {
     rate.wait().await;
     let Ok(full) = place.below(path) else { return Deleted::Failed };
     match place.objects().delete(&full).await {

@@ -6,6 +6,30 @@
 //! over stable row ids), and then, up to Lance 11, **its next commit of any kind takes the index out of the manifest for
 //! everybody**. `docs/compatibility.md` has the matrix.
 
+use chrono::{DateTime, Utc};
+use squire_registry::Policy;
+
+use crate::index::IndexInfo;
+use crate::look::Look;
+
+/// A version that Squire did not make, in the last `reader_window`, by a Lance that could not use one of the dataset's indices
+/// after a rewrite (design, "Writers"): which, in words. Pure.
+pub fn old_client(look: &Look, policy: &Policy, now: DateTime<Utc>) -> Option<String> {
+    let stable = look.head.manifest.uses_stable_row_ids();
+    let bound: Vec<(&IndexInfo, Release)> =
+        look.indices.iter().filter_map(|i| Some((i, readable_since(&i.kind, stable)?))).collect();
+    let window = chrono::Duration::from_std(policy.reader_window).unwrap_or(chrono::Duration::MAX);
+    look.manifests.iter().filter(|m| m.stamp.is_none() && now.signed_duration_since(m.time()) < window).find_map(|m| {
+        let (library, version) = m.writer.as_ref()?;
+        let (index, (major, minor)) =
+            bound.iter().find(|(_, since)| library == "lance" && older_than(version, *since))?;
+        Some(format!(
+            "version {} was written by {library} {version}, and index {} ({}) in its new form needs Lance {major}.{minor}",
+            m.version, index.name, index.kind
+        ))
+    })
+}
+
 /// A release of Lance, `(major, minor)`.
 pub type Release = (u64, u64);
 

@@ -3,9 +3,10 @@
 //! A directory is a dataset iff it has `_versions/`; others are recursed into, to a bounded depth. Reserved (`_squire`,
 //! the quarantine) and `__…` names are skipped, the inside of a dataset is not entered (design, "Discovery").
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path as FsPath, PathBuf};
 
+use futures::TryStreamExt as _;
 use futures::stream::{self, StreamExt};
 use object_store::ObjectStore as _;
 
@@ -33,6 +34,44 @@ pub struct Found {
     pub unreadable: Vec<(String, String)>,
     /// Whether the root exists at all.
     pub exists: bool,
+    /// By folder: the objects that lie directly in a folder that is no dataset.
+    pub loose: BTreeMap<String, Weight>,
+    /// Folders of reserved names, which are not looked into: the registry's and the quarantine's.
+    pub reserved: BTreeSet<String>,
+}
+
+/// A number of objects and their bytes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Weight {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Weight {
+    fn add(&mut self, bytes: u64) {
+        self.objects += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// Counts everything below a place, object by object as they are listed.
+///
+/// # Errors
+/// `Transient` when the store could not be listed to the end.
+pub async fn weigh(lake: &Lake, uri: &str) -> Result<Weight> {
+    let place = lake.place(uri).await?;
+    let prefix = (!place.path.as_ref().is_empty()).then(|| place.path.clone());
+    let mut out = Weight::default();
+    let mut listed = place.objects().list(prefix.as_ref());
+    loop {
+        match listed.try_next().await {
+            Ok(Some(meta)) => out.add(meta.size),
+            Ok(None) | Err(object_store::Error::NotFound { .. }) => return Ok(out),
+            Err(e) => return Err(Error::store("listing", uri, e).with_kind(Kind::Transient)),
+        }
+    }
 }
 
 /// Whether a directory of this name is Squire's own and never looked into.
@@ -123,12 +162,23 @@ fn walk_local(root: &FsPath) -> Found {
         }
         match std::fs::read_dir(&real) {
             Ok(entries) => {
+                let here = real.to_str().and_then(|p| uri::canonical(p).ok());
                 for entry in entries.flatten() {
                     let path = entry.path();
                     let name = entry.file_name();
                     let name = name.to_string_lossy();
-                    if !reserved(&name) && path.is_dir() {
-                        queue.push((path, depth + 1, below_hidden || hidden(&name)));
+                    match (path.is_dir(), &here) {
+                        (true, Some(here)) if reserved(&name) => {
+                            found.reserved.insert(uri::join(here, &name));
+                        }
+                        (true, _) if reserved(&name) => {}
+                        (true, _) => queue.push((path, depth + 1, below_hidden || hidden(&name))),
+                        (false, Some(here)) => {
+                            if let Ok(meta) = entry.metadata().map(|m| m.len()) {
+                                found.loose.entry(here.clone()).or_default().add(meta);
+                            }
+                        }
+                        (false, None) => {}
                     }
                 }
             }
@@ -142,7 +192,7 @@ async fn walk_remote(lake: &Lake, root: &str) -> Found {
     let mut found = Found::default();
     let mut level = vec![(root.to_string(), false)];
     for depth in 0..=MAX_DEPTH {
-        let listed: Vec<(String, bool, Result<Vec<String>>)> = stream::iter(std::mem::take(&mut level))
+        let listed: Vec<(String, bool, Result<(Vec<String>, Weight)>)> = stream::iter(std::mem::take(&mut level))
             .map(|(dir, below_hidden)| async move {
                 let children = children(lake, &dir).await;
                 (dir, below_hidden, children)
@@ -151,14 +201,14 @@ async fn walk_remote(lake: &Lake, root: &str) -> Found {
             .collect()
             .await;
         for (dir, below_hidden, children) in listed {
-            let names = match children {
-                Ok(names) => names,
+            let (names, weight) = match children {
+                Ok(children) => children,
                 Err(e) => {
                     found.unreadable.push((dir, e.to_string()));
                     continue;
                 }
             };
-            found.exists |= depth > 0 || !names.is_empty();
+            found.exists |= depth > 0 || !names.is_empty() || weight.objects > 0;
             if names.iter().any(|n| n == "_versions") {
                 if below_hidden {
                     found.hidden.insert(dir)
@@ -167,6 +217,10 @@ async fn walk_remote(lake: &Lake, root: &str) -> Found {
                 };
                 continue;
             }
+            if weight.objects > 0 {
+                found.loose.insert(dir.clone(), weight);
+            }
+            found.reserved.extend(names.iter().filter(|n| reserved(n)).map(|n| uri::join(&dir, n)));
             let below = names.iter().filter(|n| !reserved(n) && !n.is_empty());
             if depth == MAX_DEPTH {
                 found.unreadable.extend(below.map(|n| (uri::join(&dir, n), TOO_DEEP.into())));
@@ -181,8 +235,8 @@ async fn walk_remote(lake: &Lake, root: &str) -> Found {
     found
 }
 
-/// The names of the "directories" right below a URI; a file directly in it counts as an empty name.
-async fn children(lake: &Lake, dir: &str) -> Result<Vec<String>> {
+/// The names of the "directories" right below a URI, and what lies directly in it.
+async fn children(lake: &Lake, dir: &str) -> Result<(Vec<String>, Weight)> {
     let place = lake.place(dir).await?;
     let prefix = (!place.path.as_ref().is_empty()).then(|| place.path.clone());
     let listed = place
@@ -190,9 +244,8 @@ async fn children(lake: &Lake, dir: &str) -> Result<Vec<String>> {
         .list_with_delimiter(prefix.as_ref())
         .await
         .map_err(|e| Error::store("listing", dir, e).with_kind(Kind::Transient))?;
-    let mut names: Vec<String> = listed.common_prefixes.iter().filter_map(|p| p.filename().map(String::from)).collect();
-    if !listed.objects.is_empty() {
-        names.push(String::new());
-    }
-    Ok(names)
+    let mut weight = Weight::default();
+    listed.objects.iter().for_each(|meta| weight.add(meta.size));
+    let names = listed.common_prefixes.iter().filter_map(|p| p.filename().map(String::from)).collect();
+    Ok((names, weight))
 }

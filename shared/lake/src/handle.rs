@@ -259,6 +259,16 @@ impl Lake {
         Ok(self.open(uri).await?.version_id())
     }
 
+    /// HEAD's number and its own time: of two tables made one after the other at one place both may have the same number.
+    ///
+    /// # Errors
+    /// As [`Lake::open`].
+    pub async fn head(&self, uri: &str) -> Result<(u64, chrono::DateTime<chrono::Utc>)> {
+        let dataset = self.open(uri).await?;
+        let nanos = i64::try_from(dataset.manifest().timestamp_nanos).unwrap_or(i64::MAX);
+        Ok((dataset.version_id(), chrono::DateTime::from_timestamp_nanos(nanos)))
+    }
+
     /// Whether the store behind a root answers: the first page of one LIST.
     ///
     /// # Errors

@@ -125,6 +125,11 @@ pub fn is_system(name: &str) -> bool {
     name.starts_with("__lance_")
 }
 
+/// Whether it is the fragment-reuse index: deferred remaps, a generation of them per compaction that defers.
+pub fn is_frag_reuse(index: &IndexMetadata) -> bool {
+    index.name == "__lance_frag_reuse"
+}
+
 /// The type's name from the details' type URL.
 pub fn kind_of(index: &IndexMetadata) -> String {
     let Some(details) = &index.index_details else {

@@ -17,6 +17,7 @@
 //! | [`oracle`] | what a dataset's directory may hold after a test |
 //! | [`authority`] | who owns the dataset's HEAD |
 //! | [`health`] | does every file that HEAD names exist |
+//! | [`hook`] | the table's own clean-up hook, which other writers run |
 //! | [`index`] | the state of every index |
 //! | [`stamp`] | the mark that our commits carry |
 //! | [`contain`] | panics stay with the dataset |
@@ -24,8 +25,12 @@
 //! | [`compact`] | execute compaction tasks and commit them |
 //! | [`fold`] | fold new rows into indices and commit |
 //! | [`verify`] | the same answers before and after |
+//! | [`retention`] | which versions may go, and what keeps the others |
+//! | [`stored`] | what the bytes of a dataset are, and who holds them |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
 //! | [`rate`] | limits per second |
+//! | [`quarantine`] | moving what nobody names away, and back |
+//! | [`damage`] | which versions still read, and what to restore |
 //! | [`writers`] | is somebody else at long work |
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
@@ -36,6 +41,7 @@ pub mod clients;
 pub mod commit;
 pub mod compact;
 pub mod contain;
+pub mod damage;
 pub mod discover;
 mod error;
 pub mod examine;
@@ -43,15 +49,19 @@ pub mod faults;
 pub mod fold;
 pub mod handle;
 pub mod health;
+pub mod hook;
 pub mod index;
 pub mod listing;
 pub mod look;
 pub mod manifest;
 pub mod oracle;
+pub mod quarantine;
 pub mod rate;
 pub mod refs;
+pub mod retention;
 pub mod sample;
 pub mod stamp;
+pub mod stored;
 pub mod tier;
 pub mod uri;
 pub mod verify;

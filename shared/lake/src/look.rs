@@ -236,6 +236,25 @@ pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> 
     })))
 }
 
+/// What a dataset reads of others, from its manifests alone: a LIST of `_versions/` and of the branches, one GET per manifest, and
+/// nothing of its data.
+///
+/// # Errors
+/// `Transient` when a listing failed, `Damaged` when any manifest cannot be read: what that one names is not known.
+pub async fn edges(lake: &Lake, uri: &str) -> Result<Reads> {
+    let place = lake.place(uri).await?;
+    let listing = Listing::read_dirs(&place, &["_versions", "tree"]).await?;
+    let sorted = Sorted::of(&listing);
+    if sorted.manifests.is_empty() {
+        return Err(Error::new(ErrorKind::Open, "finding its manifests", uri));
+    }
+    let mut collected = Collected::default();
+    for (candidate, facts) in sorted.manifests.iter().zip(read_all(&place, &sorted.manifests).await) {
+        collected.add(uri, candidate, &facts?);
+    }
+    Ok(collected.reads)
+}
+
 /// Whether the dataset lies in `nodes/` or `edges/` beside a `__manifest` (facts/omnigraph 1.6).
 async fn graph_neighbour(lake: &Lake, uri: &str) -> bool {
     let mut parts = uri.rsplitn(3, '/');

@@ -60,6 +60,10 @@ pub struct Sample {
     dataset: Option<Dataset>,
 }
 
+/// An append that is written and not committed.
+#[derive(Debug, Clone)]
+pub struct Staged(lance::dataset::transaction::Transaction);
+
 fn failed(uri: &str) -> impl Fn(lance::Error) -> Error + '_ {
     move |e| Error::lance("writing a sample dataset", uri, e)
 }
@@ -165,6 +169,30 @@ impl Sample {
         let params = WriteParams { mode, ..Default::default() };
         let dataset = Dataset::write(reader, self.uri.as_str(), Some(params)).await.map_err(failed(&self.uri))?;
         self.dataset = Some(dataset);
+        Ok(self)
+    }
+
+    /// Writes the files of an append and does not commit them: what a slow writer has done so far.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn stage(&mut self, rows: usize, start: i64) -> Result<Staged> {
+        let (uri, batch) = (self.uri.clone(), self.rows(rows, start)?);
+        let dataset = Arc::new(self.opened()?.clone());
+        let params = WriteParams { mode: WriteMode::Append, ..Default::default() };
+        let builder = lance::dataset::InsertBuilder::new(dataset).with_params(&params);
+        builder.execute_uncommitted(vec![batch]).await.map(Staged).map_err(failed(&uri))
+    }
+
+    /// Commits what was staged, on whatever HEAD is by now.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn land(&mut self, staged: Staged) -> Result<&mut Self> {
+        let uri = self.uri.clone();
+        let dataset = Arc::new(self.opened()?.clone());
+        let landed = lance::dataset::CommitBuilder::new(dataset).execute(staged.0).await.map_err(failed(&uri))?;
+        self.dataset = Some(landed);
         Ok(self)
     }
 

@@ -15,6 +15,11 @@ pub fn canonical(text: &str) -> Result<String> {
     squire_registry::canonical_uri(text).map_err(|e| Error::new(Kind::Permanent, "reading the URI", text).because(e))
 }
 
+/// One segment of a canonical URI as the store spells it; `None` for what is no UTF-8.
+pub fn segment(text: &str) -> Option<String> {
+    percent_encoding::percent_decode_str(text).decode_utf8().ok().map(|s| s.into_owned())
+}
+
 /// The last segment, percent-decoded, without a trailing `.lance`: what a person calls the dataset.
 pub fn name(uri: &str) -> String {
     let last = uri.rsplit('/').next().unwrap_or(uri);

@@ -14,7 +14,7 @@
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
-//! - [`claims`], `state`, `schedule`, `budget`, `work`, [`runs`]: what a running fleet writes.
+//! - [`claims`], `state`, `schedule`, `budget`, `work`, `reports`, [`runs`]: what a running fleet writes.
 //!
 //! Only this crate knows record bytes.
 
@@ -41,6 +41,7 @@ pub mod probe;
 pub mod protection;
 pub mod record;
 mod registry;
+mod reports;
 pub mod runs;
 mod schedule;
 mod scope;
@@ -76,6 +77,7 @@ pub use record::{
     Warehouse,
 };
 pub use registry::{LogLine, Registry};
+pub use reports::StoredReport;
 pub use runs::{
     CollectionCount, Commit, CommitStep, DIED, DatasetEntry, DatasetIntent, DatasetResult, LiveCounts, RunOutcome,
     RunRecord, Vanished, VersionEntry, protections_vanished,

@@ -112,6 +112,15 @@ impl Registry {
         Ok(table)
     }
 
+    /// Ends a trash record whose bytes are gone: the protection it carried ends with it. Whether there was one. Only a reclaim
+    /// that has purged every object of the dataset may call it.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn trash_purged(&self, id: &str, reason: &str) -> Result<bool> {
+        self.remove::<Trash>(id, Some(reason)).await
+    }
+
     async fn restore(&self, subject: &Subject, trash: &Trash) -> Result<()> {
         let id = subject.to_string();
         if let Some(carried) = &trash.protection {

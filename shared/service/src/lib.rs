@@ -1,5 +1,5 @@
 //! What every Squire binary shares: configuration, the command line's common part, telemetry,
-//! the report and plan-file models with their renderers, the bus, schedules, the HTTP face, progress bars, shutdown and
+//! the report and plan-file models with their renderers, the bus, schedules and their clock, the HTTP face, progress bars, shutdown and
 //! the clock.
 //!
 //! This crate knows nothing of Lance and nothing of registry records. The two sections of the
@@ -18,6 +18,7 @@ pub mod report;
 pub mod schedule;
 pub mod shutdown;
 pub mod telemetry;
+pub mod ticker;
 
 /// Version of Squire, as `--version`, reports and `squire_build_info` state it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

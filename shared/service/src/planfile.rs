@@ -52,6 +52,9 @@ pub struct PlanFile<T> {
     /// Live things seen, for reclaim: a plan that saw none is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<u64>,
+    /// The ROOTs that were scanned, for reclaim: whoever applies it scans them again, because a clone in any of them keeps files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roots: Vec<String>,
     /// What to do by dataset, or by object.
     #[serde(flatten)]
     pub work: PlanWork<T>,
@@ -202,8 +205,28 @@ impl<T> PlanFile<T> {
             estate,
             bucket: None,
             live: None,
+            roots: Vec::new(),
             work: PlanWork::Datasets(datasets),
             digest: String::new(),
+        }
+    }
+
+    /// A reclaim plan, by object: of one bucket, in which so many live things were seen under these ROOTs.
+    pub fn reclaim(estate: Option<Uuid>, bucket: String, live: u64, roots: Vec<String>, items: Vec<PlanItem>) -> Self {
+        Self {
+            bucket: Some(bucket),
+            live: Some(live),
+            roots,
+            work: PlanWork::Items(items),
+            ..Self::new(PlanKind::Reclaim, estate, Vec::new())
+        }
+    }
+
+    /// The objects; empty for a plan by dataset.
+    pub fn items(&self) -> &[PlanItem] {
+        match &self.work {
+            PlanWork::Datasets(_) => &[],
+            PlanWork::Items(items) => items,
         }
     }
 

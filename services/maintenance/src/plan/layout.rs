@@ -94,7 +94,7 @@ impl Layout {
             history_bytes: named.saturating_sub(live_bytes),
             config: look.config(),
             unclean: unclean(look),
-            old_client: old_client(look, policy, now),
+            old_client: clients::old_client(look, policy, now),
             legacy_index: legacy_index(look),
             deferred_remaps: look.head.indices.iter().any(|i| i.name == "__lance_frag_reuse"),
             detached: matches!(look.authority, Authority::Detached { .. }),
@@ -197,24 +197,6 @@ fn unclean(look: &Look) -> Vec<(StepReason, String)> {
         add(StepReason::Unhealthy, "the library could not open HEAD".into());
     }
     out
-}
-
-/// A version that Squire did not make, in the last `reader_window`, by a Lance that could not use one of the dataset's indices
-/// after a rewrite (design, "Writers").
-fn old_client(look: &Look, policy: &Policy, now: DateTime<Utc>) -> Option<String> {
-    let stable = look.head.manifest.uses_stable_row_ids();
-    let bound: Vec<(&IndexInfo, clients::Release)> =
-        look.indices.iter().filter_map(|i| Some((i, clients::readable_since(&i.kind, stable)?))).collect();
-    let window = chrono::Duration::from_std(policy.reader_window).unwrap_or(chrono::Duration::MAX);
-    look.manifests.iter().filter(|m| m.stamp.is_none() && now.signed_duration_since(m.time()) < window).find_map(|m| {
-        let (library, version) = m.writer.as_ref()?;
-        let (index, (major, minor)) =
-            bound.iter().find(|(_, since)| library == "lance" && clients::older_than(version, *since))?;
-        Some(format!(
-            "version {} was written by {library} {version}, and index {} ({}) in its new form needs Lance {major}.{minor}",
-            m.version, index.name, index.kind
-        ))
-    })
 }
 
 /// A full-text index directory with `tokens.lance` and no `metadata.lance`: compaction panics on it (design, "Writers").

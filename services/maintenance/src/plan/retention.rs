@@ -1,7 +1,4 @@
-//! Which versions go.
-//!
-//! **Age counts from the moment a version was replaced**: version k may go only when k+1 is older than `retention`. A version
-//! quiet for a week and then overwritten has been history for a second, not for a week (design, "Clean up").
+//! Whether versions go, and which: the rule of [`squire_lake::retention`], and every refusal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use squire_lake::clean::{Removal, removal};
 use squire_lake::look::Look;
 use squire_lake::refs::KeepSet;
+use squire_lake::retention::{self, Holder, Version};
 use squire_service::report::{HoldReason, StepReason};
 
 use super::{Layout, Rules, Verdict};
@@ -111,54 +109,26 @@ fn replaced_at(layout: &Layout, version: u64) -> Option<DateTime<Utc>> {
 
 /// The versions past everything that keeps them, and what keeps the others. HEAD is neither.
 pub fn choose(layout: &Layout, rules: &Rules<'_>) -> (BTreeSet<u64>, Vec<Retained>) {
-    let policy = &rules.governance.policy.policy;
-    let keep_for = policy.erase_within.map_or(policy.retention, |e| e.min(policy.retention));
-    let keep_for = chrono::Duration::from_std(keep_for).unwrap_or(chrono::Duration::MAX);
-    let newest: BTreeSet<u64> = layout
-        .versions
-        .iter()
-        .rev()
-        .filter(|v| !v.ours)
-        .take(policy.retain_versions as usize)
-        .map(|v| v.version)
-        .collect();
+    let versions: Vec<Version> =
+        layout.versions.iter().map(|v| Version { version: v.version, time: v.time, ours: v.ours }).collect();
     let named = named_versions(layout, rules);
-    let (mut going, mut retained) = (BTreeSet::new(), Vec::new());
-    for (i, version) in layout.versions.iter().enumerate() {
-        let Some(next) = layout.versions.get(i + 1) else { break };
-        // A successor's clock that went backwards must not make a version old.
-        let replaced_at = next.time.max(version.time);
-        let until = replaced_at.checked_add_signed(keep_for);
-        let by = if let Some(by) = named.get(&version.version) {
-            Some((*by, None))
-        } else if until.is_none_or(|until| until > rules.now) {
-            Some((HoldReason::Retention, until))
-        } else if newest.contains(&version.version) {
-            Some((HoldReason::RetainVersions, None))
-        } else {
-            None
-        };
-        match by {
-            None => {
-                going.insert(version.version);
-            }
-            Some((by, until)) => retained.push(Retained {
-                version: version.version,
-                replaced_at,
-                by,
-                until,
-                bytes: version.exclusive_bytes,
-            }),
-        }
-    }
-    (going, retained)
+    let (going, kept) = retention::choose(&versions, &named, &rules.governance.policy.policy, rules.now);
+    let bytes = |version| layout.versions.iter().find(|v| v.version == version).map_or(0, |v| v.exclusive_bytes);
+    let retained = kept.into_iter().map(|k| Retained {
+        version: k.version,
+        replaced_at: k.replaced_at,
+        by: k.by.as_str().parse().unwrap_or(HoldReason::Retention),
+        until: k.until,
+        bytes: bytes(k.version),
+    });
+    (going, retained.collect())
 }
 
 /// Versions that somebody names.
-fn named_versions(layout: &Layout, rules: &Rules<'_>) -> BTreeMap<u64, HoldReason> {
+fn named_versions(layout: &Layout, rules: &Rules<'_>) -> BTreeMap<u64, Holder> {
     let mut out = BTreeMap::new();
-    out.extend(rules.governance.reader_versions().into_iter().map(|v| (v, HoldReason::ReaderBlock)));
-    out.extend(layout.branch_points.values().map(|v| (*v, HoldReason::Branch)));
-    out.extend(layout.tags.values().map(|v| (*v, HoldReason::Tag)));
+    out.extend(rules.governance.reader_versions().into_iter().map(|v| (v, Holder::ReaderBlock)));
+    out.extend(layout.branch_points.values().map(|v| (*v, Holder::Branch)));
+    out.extend(layout.tags.values().map(|v| (*v, Holder::Tag)));
     out
 }

@@ -182,3 +182,127 @@ fn a_root_without_a_dataset_is_no_clean_bill() {
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(err.contains("empty_scan"), "{err}");
 }
+
+/// What the published schema says against a document, through an independent validator; `None`, said loudly, without one.
+fn against_schema(document: &Value, test: &str) -> Option<String> {
+    let Some(python) = std::env::var_os("TEST_PYTHON") else {
+        eprintln!("SKIPPED {test}: TEST_PYTHON is not set (run `make test`)");
+        return None;
+    };
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/squire.report.v1.json");
+    let code = "import json, sys, jsonschema\n\
+                schema = json.load(open(sys.argv[1]))\n\
+                checker = jsonschema.Draft202012Validator(schema)\n\
+                print([f'{list(e.path)}: {e.message}'[:300] for e in checker.iter_errors(json.load(sys.stdin))])";
+    let mut child = std::process::Command::new(python)
+        .args(["-c", code])
+        .arg(schema)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), document.to_string().as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success());
+    Some(String::from_utf8(out.stdout).unwrap().trim().to_owned())
+}
+
+#[tokio::test]
+async fn a_report_is_what_its_published_schema_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let messy = table(&dir, "lake/messy", 3).await;
+    std::fs::create_dir(messy.join("media")).unwrap();
+    std::fs::write(messy.join("media/cat.png"), "a cat").unwrap();
+    let broken = table(&dir, "lake/broken", 2).await;
+    std::fs::remove_file(first_data(&broken)).unwrap();
+    let (_, whole) = report(&dir, &["lake", "--set", "prices.stored_gib_month=1"]);
+    let Some(errors) = against_schema(&whole, "a_report_is_what_its_published_schema_says") else { return };
+    assert_eq!(errors, "[]", "{whole:#}");
+    let mut wrong = whole.clone();
+    wrong["totals"]["stored"]["gold"] = 1.into();
+    assert_ne!(against_schema(&wrong, "").unwrap(), "[]");
+}
+
+#[tokio::test]
+async fn what_the_policy_and_the_manifests_say_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lake/orders");
+    std::fs::create_dir_all(&path).unwrap();
+    let uri = squire_lake::uri::canonical(path.to_str().unwrap()).unwrap();
+    let mut sample = Sample::new(uri, Columns::default());
+    sample.write(300, 0).await.unwrap();
+    sample.index(squire_lake::sample::SampleIndex::BTree).await.unwrap();
+    sample.write(10, 300).await.unwrap();
+    sample.drop_column("body").await.unwrap();
+    sample.config(&[("lance.auto_cleanup.interval", "1"), ("lance.auto_cleanup.older_than", "1h")]).await.unwrap();
+    let required =
+        "policy.required_indices=[{columns=[\"kind\"], type=\"BITMAP\"}, {columns=[\"id\"], type=\"BTREE\"}]";
+    let (code, whole) = report(&dir, &["lake", "--set", required]);
+    assert_eq!(code, 0, "{whole:#}");
+    let mut kinds: Vec<String> = found(&whole, "/orders").into_iter().map(|(kind, _)| kind).collect();
+    kinds.sort();
+    assert_eq!(kinds, ["auto_cleanup_conflict", "dead_column_bytes", "index_lagging", "index_missing"], "{whole:#}");
+    let row = &whole["datasets"][0];
+    let index = &row["before"]["indices"][0];
+    assert_eq!((&index["state"], &index["unindexed_rows"]), (&"lagging".into(), &10.into()));
+    let dead = row["findings"].as_array().unwrap().iter().find(|f| f["kind"] == "dead_column_bytes").unwrap();
+    assert_eq!(dead["bytes"], row["stored"]["dead_columns"]);
+}
+
+#[tokio::test]
+async fn somebody_elses_compactions_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let orders = table(&dir, "lake/orders", 4).await;
+    let Some(python) = std::env::var_os("TEST_PYTHON") else {
+        eprintln!("SKIPPED somebody_elses_compactions_are_told: TEST_PYTHON is not set");
+        return;
+    };
+    let code = "import sys, lance; lance.dataset(sys.argv[1]).optimize.compact_files()";
+    let done = std::process::Command::new(python).args(["-c", code]).arg(&orders).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let (_, whole) = report(&dir, &["lake"]);
+    assert_eq!(found(&whole, "/orders"), [("other_maintainer".to_string(), String::new())]);
+    // A rewrite is no writer's: every byte that pylance's compaction wrote was written a second time.
+    let amplification = whole["datasets"][0]["stored"]["write_amplification"].as_f64().unwrap();
+    assert!(amplification > 1.2, "{amplification}");
+}
+
+#[tokio::test]
+async fn a_dropped_table_is_trash_and_one_whose_bytes_are_gone_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("lake").to_str().unwrap().to_owned();
+    for name in ["kept", "gone", "live"] {
+        table(&dir, &format!("lake/{name}"), 1).await;
+    }
+    let registry = assert_cmd::cargo::cargo_bin("squire-reconcile").with_file_name("squire-registry");
+    let at = format!("{root}/_squire");
+    let admin = |args: &[&str]| {
+        let out = std::process::Command::new(&registry).args(args).output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    };
+    admin(&["init", &at]);
+    admin(&["project", "create", "p", "--registry", &at]);
+    admin(&["warehouse", "create", "w", "--project", "p", "--root", &root, "--registry", &at]);
+    admin(&["namespace", "create", "namespace/n", "--warehouse", "w", "--registry", &at]);
+    for name in ["kept", "gone", "live"] {
+        admin(&["table", "create", &format!("table/n/{name}"), "--location", name, "--registry", &at]);
+    }
+    for name in ["kept", "gone"] {
+        admin(&["table", "drop", &format!("table/n/{name}"), "--registry", &at]);
+    }
+    std::fs::remove_dir_all(dir.path().join("lake/gone")).unwrap();
+    let (_, whole) = report(&dir, &["lake"]);
+    let row = |name: &str| {
+        let rows = whole["datasets"].as_array().unwrap();
+        rows.iter().find(|d| d["uri"].as_str().unwrap().ends_with(name)).unwrap().clone()
+    };
+    let kept = row("/kept");
+    assert_eq!(
+        (&kept["stored"]["classes"]["trash"], &kept["stored"]["classes"]["live"]),
+        (&kept["stored"]["total"], &0.into())
+    );
+    assert_eq!(row("/live")["stored"]["classes"]["trash"], 0);
+    assert_eq!(row("/gone")["outcome"]["reason"], "trashed");
+    let kinds: Vec<&str> = whole["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["trash_without_bytes"], "{whole:#}");
+}

@@ -4,9 +4,13 @@
 
 mod classes;
 mod clean;
+mod damage;
 mod hook;
 mod look;
 mod lost;
 mod oracle;
+mod quarantine;
+mod quarantine_s3;
+mod schedules;
 mod slices;
 mod support;

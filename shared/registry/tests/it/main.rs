@@ -13,6 +13,7 @@ mod many_writers;
 mod policy;
 mod probe;
 mod races;
+mod reports;
 mod runs;
 mod schedule;
 mod state;

@@ -175,6 +175,64 @@ impl FindingKind {
     }
 }
 
+impl FindingKind {
+    /// What to do about it in general, where the finding says nothing more particular; `None` where nothing need be done.
+    pub fn remedy(self) -> Option<&'static str> {
+        use FindingKind as K;
+        Some(match self {
+            K::MissingFile => {
+                "restore the file from a copy; until then an older version may be the only one that reads"
+            }
+            K::UnreadableManifest => "restore the file, or remove the version by hand once nobody needs it",
+            K::MixedManifestNames => "migrate the manifests' names with Lance while nobody writes",
+            K::DanglingTag => "delete the tag, or restore its version from a copy",
+            K::NestedDataset => "move the inner dataset out; until then the outer one's versions stay",
+            K::IndexMissing => "squire-index-build build, or take it off the policy's required_indices",
+            K::IndexUntrained => "nothing: it is trained once there are rows enough",
+            K::IndexUnreadable => "build it again: squire-index-build build … --replace",
+            K::IndexLagging => "nothing: the next pass folds the rows in",
+            K::IndexSegmentsBlockCompaction => "nothing: the next pass merges the segments first",
+            K::HeldOutFragments => "use a build that opens this type of index, or drop the index",
+            K::DeadColumnBytes => "nothing: the next compaction rewrites them",
+            K::FragmentReuseGrowth => "compact without deferred index remaps",
+            K::AutoCleanupConflict | K::HoldNotEnforceable => {
+                "remove the lance.auto_cleanup keys from the table's config"
+            }
+            K::OtherMaintainer => "stop one of the two; squire.maintain = off in the table's config stops this one",
+            K::OldClients => "upgrade the client, or set policy.upgrade_index_format = true",
+            K::Untiered => "squire-registry table set … --tier T",
+            K::OrphanFile | K::TrashExpired | K::StrandedBytes => "squire-reconcile reclaim plan",
+            K::ForeignFile => "move it out of the dataset's folder",
+            K::ForeignCommit => "have the graph's own tool repair the table",
+            K::UnregisteredDataset => "squire-registry table create, or nothing: the estate's defaults hold",
+            K::TableWithoutBytes => "restore its bytes, or drop the table",
+            K::LocationShared => "drop all names but one",
+            K::WarehouseWithoutBucket => "bring it back, or drop the warehouse",
+            K::BucketSharedByProjects | K::PolicyClash => "give each project a root of its own",
+            K::TrashWithoutBytes => "restore its bytes if it is to come back",
+            K::ProtectionOnNothing => "squire-registry protection unset",
+            K::PolicyOnNothing => "squire-registry policy unset",
+            K::BindingToNothing => "make the parent again, or drop what is bound to it",
+            K::RecordUnreadable => "restore the object, or use a build that understands it",
+            K::ProtectionsVanished => "restore the registry from its backup before the next sweep",
+            K::NamespaceMissingTable => "register it in the namespace, or drop the table",
+            K::NamespaceExtraTable => "squire-registry table create, or drop it from the namespace",
+            K::NamespaceLocationDiffers => "correct the one that is wrong",
+            K::ContractPending | K::ContractBlocked | K::ContractUnbound => "squire-registry contract show",
+            K::EmptyScan => "check the path and the credentials",
+            K::YoungFile
+            | K::UnknownFile
+            | K::ExternalBaseUnreferenced
+            | K::DetachedVersions
+            | K::CloneOf
+            | K::ClonedBy
+            | K::BucketVersioned
+            | K::TableDeclaredOnly
+            | K::TableDeregistered => return None,
+        })
+    }
+}
+
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {

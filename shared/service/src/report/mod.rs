@@ -12,6 +12,7 @@ mod model;
 mod reasons;
 mod render;
 mod steps;
+mod stored;
 mod summary;
 mod table;
 mod text;
@@ -34,5 +35,6 @@ pub use render::write_file;
 pub use steps::{
     CheckKind, CleanupStep, CompactStep, IndexCheck, IndexStep, IndexWork, Retained, Steps, VerifyChecks, VerifyStep,
 };
+pub use stored::{FragmentSizes, HeldBytes, StoredBytes, cost_per_month};
 pub use text::WIDTH;
 pub use totals::{Requests, Totals};

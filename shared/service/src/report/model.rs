@@ -10,13 +10,14 @@ use uuid::Uuid;
 
 use super::enums::{
     Authority, FailureKind, IndexState, Layout, OutcomeKind, PolicySourceKind, ReportKind, Severity, SkipReason,
-    StepOutcome, TargetSource, TierSource,
+    StepOutcome, StoredClass, TargetSource, TierSource,
 };
 use super::finding::Finding;
 use super::steps::Steps;
+use super::stored::{StoredBytes, cost_per_month};
 use super::totals::{Requests, Totals};
 use crate::cli::Exit;
-use crate::config::Mode;
+use crate::config::{Mode, Prices};
 
 /// Value of a report's `schema`.
 pub const SCHEMA: &str = "squire.report.v1";
@@ -57,6 +58,16 @@ impl Report {
     pub fn finish(&mut self, requests: Requests, cost: Option<f64>, peak_rss_bytes: Option<u64>) {
         self.totals =
             Totals { requests, cost, peak_rss_bytes, ..Totals::of(self.kind, &self.datasets, &self.findings) };
+    }
+
+    /// Adds what lies under the roots and in no dataset to the totals, and what storing all of it costs. After
+    /// [`Report::finish`].
+    pub fn add_outside(&mut self, outside: BTreeMap<StoredClass, u64>, prices: &Prices) {
+        for (class, bytes) in &outside {
+            *self.totals.stored.entry(*class).or_default() += bytes;
+        }
+        self.totals.stored_outside = outside;
+        self.totals.stored_cost_per_month = cost_per_month(self.totals.stored.values().sum(), prices);
     }
 
     /// All findings: those of the datasets, then the estate's.
@@ -160,6 +171,8 @@ pub struct Dataset {
     pub after: Option<DatasetState>,
     /// The steps.
     pub steps: Steps,
+    /// What its stored bytes are; null where it was not looked at.
+    pub stored: Option<StoredBytes>,
     /// Findings about it.
     pub findings: Vec<Finding>,
 }
@@ -183,6 +196,7 @@ impl Dataset {
             before: None,
             after: None,
             steps: Steps::default(),
+            stored: None,
             findings: Vec::new(),
         }
     }

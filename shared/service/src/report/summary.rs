@@ -157,7 +157,20 @@ fn counts(report: &Report) -> Vec<String> {
     if !did.is_empty() {
         lines.push(did.join(" · "));
     }
+    lines.extend(stored(report));
     lines
+}
+
+/// What the stored bytes are, in one sentence; only where all of them were classified.
+fn stored(report: &Report) -> Option<String> {
+    let t = &report.totals;
+    if report.kind != ReportKind::Reconcile || t.stored.is_empty() {
+        return None;
+    }
+    let classes = t.stored.iter().filter(|(_, bytes)| **bytes > 0);
+    let parts: Vec<String> = classes.map(|(class, bytes)| format!("{} {class}", show_bytes(*bytes))).collect();
+    let cost = t.stored_cost_per_month.map_or(String::new(), |cost| format!(" · {cost:.2} a month"));
+    Some(format!("{} stored: {}{cost}", show_bytes(t.stored.values().sum()), parts.join(", ")))
 }
 
 fn row(d: &Dataset, names: &DisplayNames) -> Row {
@@ -261,6 +274,18 @@ fn held(report: &Report) -> Vec<String> {
         open: bool,
     }
     let mut by: BTreeMap<HoldReason, Held> = BTreeMap::new();
+    // Where there was no clean-up to plan, the bytes were counted file by file.
+    let counted = report.datasets.iter().filter(|d| d.steps.cleanup.is_none()).filter_map(|d| d.stored.as_ref());
+    for h in counted.flat_map(|s| &s.held) {
+        let held = by.entry(h.by).or_default();
+        held.versions += h.versions;
+        held.bytes += h.bytes;
+        held.datasets += 1;
+        match h.until {
+            Some(until) => held.until = Some(held.until.map_or(until, |u| u.max(until))),
+            None => held.open = true,
+        }
+    }
     for d in &report.datasets {
         let mut seen = Vec::new();
         // The current version is no history; nothing holds it back.
@@ -362,20 +387,7 @@ fn findings(report: &Report, names: &DisplayNames) -> (Vec<FindingLine>, Option<
     let mut all: Vec<&super::Finding> = report.all_findings().collect();
     all.sort_by_key(|f| (std::cmp::Reverse(f.severity), std::cmp::Reverse(f.bytes.unwrap_or(0))));
     let worth: Vec<&&super::Finding> = all.iter().filter(|f| f.severity > Severity::Info).collect();
-    let shown = worth.iter().take(ROWS).map(|f| {
-        let s = &f.subject;
-        let dataset = s.dataset.as_ref().map(|uri| names.get(uri));
-        let parts: Vec<String> =
-            [dataset, s.table.clone(), s.path.clone(), s.record.clone()].into_iter().flatten().collect();
-        let bytes = f.bytes.map_or(String::new(), |b| format!(" ({})", show_bytes(b)));
-        FindingLine {
-            severity: f.severity,
-            kind: f.kind.as_str(),
-            subject: clean(&parts.join(" ")),
-            detail: clean(&format!("{}{bytes}", f.detail)),
-            fix: f.fix.as_deref().map(clean),
-        }
-    });
+    let shown = worth.iter().take(ROWS).map(|f| line(f, names));
     let shown: Vec<FindingLine> = shown.collect();
     let left = all.len() - shown.len();
     let more = match (left, shown.is_empty()) {
@@ -384,6 +396,22 @@ fn findings(report: &Report, names: &DisplayNames) -> (Vec<FindingLine>, Option<
         (_, false) => Some(format!("and {left} more, of severity info or lesser size; all are in the JSON report")),
     };
     (shown, more)
+}
+
+/// One finding in words.
+pub(super) fn line(f: &super::Finding, names: &DisplayNames) -> FindingLine {
+    let s = &f.subject;
+    let dataset = s.dataset.as_ref().map(|uri| names.get(uri));
+    let parts: Vec<String> =
+        [dataset, s.table.clone(), s.path.clone(), s.record.clone()].into_iter().flatten().collect();
+    let bytes = f.bytes.map_or(String::new(), |b| format!(" ({})", show_bytes(b)));
+    FindingLine {
+        severity: f.severity,
+        kind: f.kind.as_str(),
+        subject: clean(&parts.join(" ")),
+        detail: clean(&format!("{}{bytes}", f.detail)),
+        fix: f.fix.as_deref().map(clean),
+    }
 }
 
 fn plural(n: u64, word: &str) -> String {

@@ -5,7 +5,9 @@ use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 
-use super::enums::{FailureKind, IndexAction, OutcomeKind, ReportKind, SkipReason, StepOutcome};
+use super::enums::{
+    FailureKind, HoldReason, IndexAction, OutcomeKind, ReportKind, SkipReason, StepOutcome, StoredClass,
+};
 use super::finding::{Finding, FindingKind};
 use super::model::{Dataset, Outcome};
 use crate::config::Prices;
@@ -119,6 +121,14 @@ pub struct Totals {
     pub cost: Option<f64>,
     /// Peak resident set of the process, in bytes.
     pub peak_rss_bytes: Option<u64>,
+    /// Stored bytes by class: the datasets' and `stored_outside`; empty where no dataset's bytes were counted.
+    pub stored: BTreeMap<StoredClass, u64>,
+    /// Of `stored`: what lies under the roots and in no dataset.
+    pub stored_outside: BTreeMap<StoredClass, u64>,
+    /// Of the history in `stored`, by what keeps it; holders that keep nothing are left out.
+    pub held: BTreeMap<HoldReason, u64>,
+    /// What storing `stored` costs in a month, in the currency of `[prices]`; null without a price.
+    pub stored_cost_per_month: Option<f64>,
 }
 
 impl Totals {
@@ -136,6 +146,7 @@ impl Totals {
             let before = d.before.as_ref().map_or(0, |s| s.fragments);
             t.fragments_before += before;
             t.fragments_after += d.after.as_ref().map_or(before, |s| s.fragments);
+            t.count_stored(d);
             if let Some(s) = d.steps.compact.as_ref().filter(|s| counts(s.outcome)) {
                 t.rewritten_bytes += s.rewritten_bytes;
             }
@@ -157,6 +168,19 @@ impl Totals {
         let all = datasets.iter().flat_map(|d| &d.findings).chain(findings);
         t.stranded_bytes = all.filter(|f| f.kind == FindingKind::StrandedBytes).filter_map(|f| f.bytes).sum();
         t
+    }
+
+    fn count_stored(&mut self, d: &Dataset) {
+        let Some(stored) = &d.stored else { return };
+        for class in StoredClass::ALL {
+            *self.stored.entry(*class).or_default() += stored.of(*class);
+        }
+        for held in &stored.held {
+            *self.held.entry(held.by).or_default() += held.bytes;
+        }
+        if let Some(cost) = stored.cost_per_month {
+            *self.stored_cost_per_month.get_or_insert(0.0) += cost;
+        }
     }
 
     fn count_outcome(&mut self, outcome: &Outcome) {

@@ -3,8 +3,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use prometheus::proto::MetricFamily;
 use prometheus::{
@@ -56,6 +56,8 @@ struct Inner {
     registry: Registry,
     fleet_registry: Registry,
     fleet_shown: AtomicBool,
+    /// The only gauges of the fleet that are shown; all of them where nothing is set.
+    fleet_part: OnceLock<&'static [&'static str]>,
     store: StoreMetrics,
     process: ProcessMetrics,
     fleet: FleetGauges,
@@ -177,6 +179,7 @@ impl Metrics {
             registry,
             fleet_registry,
             fleet_shown: AtomicBool::new(false),
+            fleet_part: OnceLock::new(),
             store: StoreMetrics::new(),
             process,
             fleet,
@@ -205,6 +208,12 @@ impl Metrics {
     /// Exports the gauges of the fleet: this replica closed the last sweep.
     pub fn show_fleet(&self) {
         self.0.fleet_shown.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on only these gauges of the fleet are ever shown: those that this daemon's task feeds. Another task's daemon
+    /// shows the others, and no gauge is exported twice.
+    pub fn only_fleet(&self, names: &'static [&'static str]) {
+        let _ = self.0.fleet_part.set(names);
     }
 
     /// Drops the gauges of the fleet: another replica closed a sweep since.
@@ -245,7 +254,7 @@ impl Metrics {
         }
     }
 
-    /// Sets the fleet's gauges of datasets, findings, unindexed rows and held bytes. Does not show them.
+    /// Sets the fleet's gauges of datasets, findings, unindexed rows, stored and held bytes. Does not show them.
     pub fn fleet_of(&self, report: &Report) {
         let fleet = self.fleet();
         fleet.datasets.reset();
@@ -262,9 +271,18 @@ impl Metrics {
             fleet.datasets.with_label_values(&labels).inc();
             let state = dataset.after.as_ref().or(dataset.before.as_ref());
             unindexed += state.map_or(0, |s| s.unindexed_rows());
-            for retained in dataset.steps.cleanup.iter().flat_map(|s| &s.retained) {
+            // Where the bytes were counted file by file, they are; else what each version alone keeps.
+            let by_version = dataset.steps.cleanup.iter().flat_map(|s| &s.retained);
+            for retained in by_version.filter(|_| dataset.stored.is_none()) {
                 fleet.held_bytes.with_label_values(&[retained.by.as_str()]).add(clamp(retained.bytes));
             }
+            for held in dataset.stored.iter().flat_map(|s| &s.held) {
+                fleet.held_bytes.with_label_values(&[held.by.as_str()]).add(clamp(held.bytes));
+            }
+        }
+        for class in StoredClass::ALL {
+            let bytes = report.totals.stored.get(class).copied().unwrap_or(0);
+            fleet.stored_bytes.with_label_values(&[class.as_str()]).set(clamp(bytes));
         }
         fleet.unindexed_rows.set(clamp(unindexed));
         for finding in report.all_findings() {
@@ -334,7 +352,9 @@ impl Metrics {
     pub fn exposition(&self) -> String {
         let mut families = self.0.registry.gather();
         if self.0.fleet_shown.load(Ordering::SeqCst) {
-            families.extend(self.0.fleet_registry.gather());
+            let part = self.0.fleet_part.get();
+            let fleet = self.0.fleet_registry.gather().into_iter();
+            families.extend(fleet.filter(|f| part.is_none_or(|names| names.contains(&f.name()))));
         }
         families.extend(self.0.store.gather());
         families.retain(|f: &MetricFamily| !f.get_metric().is_empty());

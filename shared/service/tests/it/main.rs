@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod args;
+mod browser;
 mod bus;
 mod config;
 mod config_show;

@@ -118,7 +118,7 @@ fn html_in_a_name_stays_a_name() {
             .with_fix("<i>fix</i>"),
     );
     let html = r.render(OutputFormat::Html).unwrap();
-    for raw in ["<script>", "<img", "<i>fix", "<b>"] {
+    for raw in ["<script>alert", "<img", "<i>fix", "<b>"] {
         assert!(!html.contains(raw), "{raw}");
     }
     assert!(html.contains("&lt;script&gt;"), "{html}");

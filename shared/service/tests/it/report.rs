@@ -234,3 +234,10 @@ fn requests_cost_what_the_prices_say_and_nothing_is_known_without_prices() {
 fn a_name_is_the_path_under_the_longest_root(#[case] uri: &str, #[case] name: &str) {
     assert_eq!(display_name(uri, &["/lake/".to_owned(), "/lake/deep/root".to_owned()]), name);
 }
+
+#[test]
+fn whatever_costs_or_endangers_something_says_what_to_do() {
+    for kind in FindingKind::ALL.iter().filter(|k| k.severity() > Severity::Info) {
+        assert!(kind.remedy().is_some(), "{kind}");
+    }
+}

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use squire_registry::Governance;
-use squire_service::human::{format_duration, parse_duration};
-use squire_service::report::FindingKind;
+use squire_registry::human::{format_duration, parse_duration};
 
-use crate::plan::Layout;
+use crate::retention::Version;
 
 const PREFIX: &str = "lance.auto_cleanup.";
 
@@ -57,34 +56,59 @@ impl Hook {
     }
 }
 
-/// What is to be said about the hook, if anything, with the sentence for a person. `clones`: datasets that read this one's files.
-pub fn judge(layout: &Layout, governance: &Governance, clones: &[String]) -> Option<(FindingKind, String)> {
-    let hook = Hook::of(&layout.config)?;
+/// What a hook does to what is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Conflict {
+    /// It can delete what a hold or a reader's block keeps.
+    HoldNotEnforceable,
+    /// It can delete what the policy keeps, or a clone reads.
+    AutoCleanupConflict,
+}
+
+impl Conflict {
+    /// The stable name of FACES.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::HoldNotEnforceable => "hold_not_enforceable",
+            Self::AutoCleanupConflict => "auto_cleanup_conflict",
+        }
+    }
+}
+
+/// What is to be said about the hook in a table's config, if anything, with the sentence for a person. `versions`: the attached
+/// ones of the main tree; `clones`: datasets that read this one's files.
+pub fn judge(
+    config: &BTreeMap<String, String>,
+    versions: &[Version],
+    governance: &Governance,
+    clones: &[String],
+) -> Option<(Conflict, String)> {
+    let hook = Hook::of(config)?;
     let words = hook.words();
     if let Some(hold) = governance.held_by() {
         let detail = format!("{words} (lance.auto_cleanup), whatever the {} on {} says", hold.level, hold.subject);
-        return Some((FindingKind::HoldNotEnforceable, detail));
+        return Some((Conflict::HoldNotEnforceable, detail));
     }
-    if let Some(version) = reader_lost(&hook, layout, governance) {
+    if let Some(version) = reader_lost(&hook, versions, governance) {
         let detail = format!("{words} (lance.auto_cleanup), version {version} too, which a reader's block holds");
-        return Some((FindingKind::HoldNotEnforceable, detail));
+        return Some((Conflict::HoldNotEnforceable, detail));
     }
     if let Some(clone) = clones.first() {
         let detail = format!("{words} (lance.auto_cleanup), and with them files that {clone} reads");
-        return Some((FindingKind::AutoCleanupConflict, detail));
+        return Some((Conflict::AutoCleanupConflict, detail));
     }
     let retention = governance.policy.policy.retention;
     (hook.older_than < retention).then(|| {
         let detail = format!("{words} (lance.auto_cleanup); the policy keeps them for {}", format_duration(retention));
-        (FindingKind::AutoCleanupConflict, detail)
+        (Conflict::AutoCleanupConflict, detail)
     })
 }
 
 /// A version that a reader needs and that the hook may delete before the reader's block ends.
-fn reader_lost(hook: &Hook, layout: &Layout, governance: &Governance) -> Option<u64> {
+fn reader_lost(hook: &Hook, versions: &[Version], governance: &Governance) -> Option<u64> {
     let older_than = chrono::Duration::from_std(hook.older_than).unwrap_or(chrono::Duration::MAX);
     governance.blocks.iter().find_map(|block| {
-        let version = layout.versions.iter().find(|v| Some(v.version) == block.version)?;
+        let version = versions.iter().find(|v| Some(v.version) == block.version)?;
         let goes: Option<DateTime<Utc>> = version.time.checked_add_signed(older_than);
         let before_the_end = goes.is_some_and(|goes| block.until.is_none_or(|until| goes < until));
         before_the_end.then_some(version.version)
