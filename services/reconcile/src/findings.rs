@@ -50,7 +50,7 @@ pub(crate) fn of_dataset(
     if orphans {
         files(scope, examined, &mut out);
     }
-    out.extend(of_metadata(look));
+    out.extend(of_metadata(look, &damage));
     out.extend(of_indices(look, governance, scope.config.estate.target_bytes.as_u64()));
     out.extend(of_policy(scope, look, governance, keep, stored));
     out
@@ -103,13 +103,13 @@ fn mending(damage: &Damage, by_head: bool) -> String {
 }
 
 /// What the manifests and refs say, beyond files.
-fn of_metadata(look: &Look) -> Vec<Finding> {
+fn of_metadata(look: &Look, damage: &Damage) -> Vec<Finding> {
     let subject = || FindingSubject::dataset(&look.uri);
     let mut out = Vec::new();
     let mut add = |kind: FindingKind, detail: String| out.push(Finding::new(kind, subject(), detail));
     if look.mixed_names {
-        let old = squire_lake::damage::damage(look, &examined.classes).unwrap_or_default().old_names;
-        let detail = format!("V1 and V2 manifest names in one _versions/; of the older scheme: {}", old.join(", "));
+        let old = damage.old_names.join(", ");
+        let detail = format!("V1 and V2 manifest names in one _versions/; of the older scheme: {old}");
         add(FindingKind::MixedManifestNames, detail);
     }
     for nested in &look.nested {

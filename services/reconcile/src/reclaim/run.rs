@@ -62,6 +62,7 @@ impl<'a> Run<'a> {
             Arc::new(move |uri: &str| storage.options_for(uri)),
             Arc::new(move |uri: &str| deletes.delete_options_for(uri)),
             config.config.limits.memory.as_u64(),
+            config.config.budget.requests_per_second,
         );
         let run = Self {
             config,
@@ -118,6 +119,7 @@ impl<'a> Run<'a> {
     ) -> Result<(), Forbidden> {
         let entry = DatasetEntry {
             run: self.id,
+            attempt: self.id,
             uri: governance.uri.clone(),
             table: governance.table.as_ref().map(ToString::to_string),
             opened_at: Utc::now(),
@@ -139,7 +141,7 @@ impl<'a> Run<'a> {
 
     /// Closes a dataset's entry; why it could not be closed.
     pub(crate) async fn entry_done(&self, uri: &str, result: DatasetResult) -> Option<String> {
-        self.registry.run_dataset_closed(self.id, uri, result).await.err().map(|e| e.to_string())
+        self.registry.run_dataset_closed(self.id, uri, self.id, result).await.err().map(|e| e.to_string())
     }
 
     /// Takes a dataset's claim and keeps it.
