@@ -18,6 +18,7 @@ mod hook;
 mod incidents;
 mod inside;
 mod kills;
+mod known;
 mod lancedb;
 mod layouts;
 mod lost_commits;
