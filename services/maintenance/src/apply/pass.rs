@@ -382,8 +382,8 @@ impl<'a> Pass<'a> {
         for work in &round.indices {
             match fold::build(&self.tools.estate.lake, handle, &work.name, work.merge).await {
                 Ok(Some(f)) => {
+                    works.push(plan::IndexWork { bytes: f.bytes(), ..work.clone() });
                     folded.push(f);
-                    works.push(work.clone());
                 }
                 Ok(None) => {}
                 Err(e) => self.failed("optimize_indices", e),

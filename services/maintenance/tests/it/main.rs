@@ -14,6 +14,7 @@ mod disk;
 mod estate;
 mod faults_s3;
 mod frozen;
+mod growth;
 mod hook;
 mod incidents;
 mod inside;
