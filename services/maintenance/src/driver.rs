@@ -199,7 +199,7 @@ async fn plan_once(
         match result {
             Ok(Looked::Dataset(look)) => {
                 nested.extend(look.nested_uris());
-                graph.add(uri, look.reads.clone());
+                neighbours::add(&mut graph, look);
             }
             Ok(_) => {}
             Err(_) => graph.add_unread(uri.clone()),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 use squire_lake::known::Mark;
-use squire_lake::look::Looked;
+use squire_lake::look::{Look, Looked};
 use squire_lake::refs::CloneGraph;
 
 use super::look_at;
@@ -18,6 +18,14 @@ pub struct Neighbours {
     pub looked: Vec<(String, Option<Mark>)>,
     /// Those that have not moved since an earlier look.
     pub unmoved: Vec<String>,
+}
+
+/// Adds what a look found: also that a manifest could not be read, which may name files of anybody.
+pub(super) fn add(graph: &mut CloneGraph, look: &Look) {
+    graph.add(&look.uri, look.reads.clone());
+    for (path, _) in &look.unreadable {
+        graph.add_unread(format!("{}/{path}", look.uri));
+    }
 }
 
 /// Where the graph is completed from.
@@ -55,9 +63,8 @@ impl Around<'_> {
                 let mark = match result {
                     Ok(Looked::Dataset(look)) => {
                         nested.extend(look.nested_uris());
-                        let mark = Mark::of(&look);
-                        graph.add(&uri, look.reads);
-                        mark
+                        add(graph, &look);
+                        Mark::of(&look)
                     }
                     Ok(_) => None,
                     Err(_) => {
