@@ -236,11 +236,18 @@ impl Estate {
         let outside = scope.datasets.iter().filter(|d| !self.roots.iter().any(|r| uri::within(d, r)));
         let roots = self.roots.iter().filter(|_| !self.by_hand);
         let mut above: BTreeMap<String, String> = BTreeMap::new();
+        // Once per folder: what encloses one table of it encloses them all.
+        let mut asked: BTreeMap<String, Option<String>> = BTreeMap::new();
         for place in outside.chain(roots).cloned().collect::<BTreeSet<String>>() {
-            match discover::enclosing(&self.lake, &place).await {
-                Ok(None) => {}
-                Ok(Some(dataset)) => {
-                    above.insert(place, dataset);
+            let folder = place.rsplit_once('/').map_or("", |(folder, _)| folder).to_string();
+            let known = match asked.get(&folder) {
+                Some(known) => Ok(known.clone()),
+                None => discover::enclosing(&self.lake, &place).await,
+            };
+            match known {
+                Ok(enclosing) => {
+                    asked.insert(folder, enclosing.clone());
+                    above.extend(enclosing.map(|dataset| (place, dataset)));
                 }
                 Err(e) => scope.unreadable.push((place, e.to_string())),
             }
