@@ -266,7 +266,7 @@ fn done_steps(plan: &DatasetPlan, applied: &Applied) -> Steps {
         duration_seconds: applied.compact.seconds,
         fragments_removed: applied.compact.removed,
         fragments_added: applied.compact.added,
-        rewritten_bytes: applied.compact.bytes,
+        rewritten_bytes: applied.compact.replaced,
         tasks: applied.compact.tasks,
         detail,
         ..CompactStep::new(outcome, reason)

@@ -29,6 +29,7 @@ mod old_clients;
 mod outputs;
 mod plan_files;
 mod plan_laws;
+mod prediction;
 mod races;
 mod redelivered;
 mod references;
