@@ -132,7 +132,9 @@ pub struct StepDone {
     pub removed: u64,
     /// Fragments that came.
     pub added: u64,
-    /// Bytes written.
+    /// Bytes of the data files that were replaced: what history holds from then on.
+    pub replaced: u64,
+    /// Bytes written, remapped indices included.
     pub bytes: u64,
     /// Tasks committed.
     pub tasks: u64,

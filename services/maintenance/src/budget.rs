@@ -173,7 +173,7 @@ pub async fn reserve(tools: &Tools, plan: &DatasetPlan) -> Result<Option<Reserve
 /// Counts what a pass rewrote, thrown-away output included, and what requests have cost, in place of its reservation.
 pub async fn settle(tools: &Tools, reserved: Option<Reserved>, applied: &Applied) {
     let rewritten_bytes =
-        applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>() + applied.stranded;
+        applied.compact.replaced + applied.indices.iter().map(|i| i.bytes).sum::<u64>() + applied.stranded;
     settle_bytes(tools.estate.config(), &tools.registry, &tools.rates, reserved, rewritten_bytes).await;
 }
 

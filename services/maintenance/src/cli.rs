@@ -23,6 +23,7 @@ use squire_registry::{Floors, Policy, RunOutcome, RunRecord};
 use crate::apply::{Applied, Tools};
 use crate::driver::{self, Case, PlannedEstate, Selection};
 use crate::estate::{Estate, PolicyFlags};
+use crate::known;
 use crate::memory::Admission;
 use crate::plan::{DatasetPlan, Settings};
 use crate::rates::{self, Rates};
@@ -261,6 +262,9 @@ impl Context {
         let selection = Selection { datasets: args.datasets, due: args.due, limit: args.limit };
         let planned = driver::plan_estate(&estate, &selection, &settings, None).await;
         refuse_empty(&estate, &planned, &selection)?;
+        if args.due && settings.mode != Mode::Observe {
+            known::remember(&estate, &settings, &planned).await;
+        }
         self.carry_out(&mut estate, planned, settings, ReportKind::Sweep, (args.yes, Some(&selection))).await
     }
 
@@ -427,7 +431,7 @@ fn refuse_empty(estate: &Estate, planned: &PlannedEstate, selection: &Selection)
             .remedy("check the path; a dataset is a directory with _versions/ in it")
             .into());
     }
-    if planned.candidates.is_empty() && !selection.datasets.is_empty() {
+    if planned.is_empty() && !selection.datasets.is_empty() {
         return Err(Failure::usage(format!(
             "--dataset {}: no such dataset under the ROOTs",
             selection.datasets.join(", ")
@@ -435,7 +439,7 @@ fn refuse_empty(estate: &Estate, planned: &PlannedEstate, selection: &Selection)
         .remedy("write its URI, its SUBJECT or its name as `plan` shows it")
         .into());
     }
-    if planned.candidates.is_empty() && planned.incomplete.is_empty() && estate.by_hand {
+    if planned.is_empty() && planned.incomplete.is_empty() && estate.by_hand {
         return Err(Failure::could_not_run("empty_scan: no dataset was found").into());
     }
     Ok(())

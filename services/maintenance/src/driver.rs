@@ -19,16 +19,21 @@ use crate::admit::{self, Skip};
 use crate::apply::{Applied, failure_kind};
 use crate::budget;
 use crate::estate::{Estate, Scope};
+use crate::known::{Memory, Unmoved};
 use crate::plan::{self, DatasetPlan, Layout, Rules, Settings};
 use crate::report::{self, Seen};
 use crate::state::DatasetState;
 
 mod findings;
+pub mod neighbours;
 pub mod slices;
 mod unverified;
 mod work;
 
 pub use work::{apply_estate, apply_one};
+
+use neighbours::Around;
+pub use neighbours::Neighbours;
 
 /// Which of the estate's datasets a run is about.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +88,17 @@ impl PlannedEstate {
         self.candidates.iter().any(|c| matches!(&c.case, Case::Planned(p) if !p.state.unverified.is_empty()))
     }
 
+    /// Those that were taken for unmoved and whose HEAD is another object by now.
+    async fn changed(&self, estate: &Estate) -> BTreeSet<String> {
+        let marked = self.unmoved.iter().map(|(uri, _)| uri).chain(&self.neighbours.unmoved).cloned();
+        self.memory.changed(estate, marked).await
+    }
+
+    /// Whether anything was found at all.
+    pub fn is_empty(&self) -> bool {
+        self.candidates.is_empty() && self.unmoved.is_empty()
+    }
+
     /// Whether a look failed in a way that must be remembered.
     pub fn has_lasting_failures(&self) -> bool {
         self.candidates.iter().any(|c| matches!(&c.case, Case::Failed(e) if lasts(e)))
@@ -120,9 +136,20 @@ pub struct PlannedEstate {
     pub incomplete: Vec<Incomplete>,
     /// What is remembered of datasets that could not be planned.
     pub states: HashMap<String, DatasetState>,
+    /// Datasets in which nothing is to be done, by one request each (`--due` and the clock).
+    pub unmoved: Vec<(String, Unmoved)>,
+    /// How the graph knows of the others.
+    pub neighbours: Neighbours,
+    /// What earlier looks found.
+    pub memory: Memory,
+    /// Every mark in the graph was confirmed by its own e_tag.
+    pub confirmed: bool,
 }
 
 /// Discovers, looks and plans. Zero writes.
+///
+/// Where versions would go, what is only marked as unmoved is confirmed first, and looked at again where it has changed: a clone
+/// graph that is wrong must not let a file go.
 pub async fn plan_estate(
     estate: &Estate,
     selection: &Selection,
@@ -130,20 +157,39 @@ pub async fn plan_estate(
     at: Option<DateTime<Utc>>,
 ) -> PlannedEstate {
     let now = at.unwrap_or_else(|| estate.now());
-    let scope = estate.discover().await;
+    let mut memory = Memory::load(estate).await;
+    loop {
+        let mut planned = plan_once(estate, selection, settings, memory, now).await;
+        let cleans = |c: &Candidate| matches!(&c.case, Case::Planned(p) if p.plan.cleanup.is_planned());
+        if planned.confirmed || !planned.candidates.iter().any(cleans) {
+            return planned;
+        }
+        let changed = planned.changed(estate).await;
+        if changed.is_empty() {
+            return PlannedEstate { confirmed: true, ..planned };
+        }
+        memory = std::mem::take(&mut planned.memory).without(changed);
+    }
+}
+
+async fn plan_once(
+    estate: &Estate,
+    selection: &Selection,
+    settings: &Settings,
+    memory: Memory,
+    now: DateTime<Utc>,
+) -> PlannedEstate {
+    // By hand everything is looked at, so nothing is taken for a dataset that a walk does not find to be one.
+    let listed = if selection.due { memory.datasets() } else { BTreeSet::new() };
+    let scope = estate.discover(&listed).await;
     let wanted: BTreeSet<String> = scope.datasets.iter().filter(|d| names(estate, selection, d)).cloned().collect();
     let states = load_states(estate, &wanted).await;
-    let concurrency = estate.config().limits.concurrency.max(1);
-    let looked: Vec<(String, squire_lake::Result<Looked>, f64)> = stream::iter(wanted.iter().cloned())
-        .map(|uri| async move {
-            let start = Instant::now();
-            let looked =
-                contain::contained(&estate.lake, "looking at the dataset", &uri, look(&estate.lake, &uri, now)).await;
-            (uri, looked, start.elapsed().as_secs_f64())
-        })
-        .buffer_unordered(concurrency)
-        .collect()
-        .await;
+    let unmoved = match selection.due {
+        true => memory.idle(estate, settings, (&scope, &wanted), &states, now).await,
+        false => Vec::new(),
+    };
+    let idle: BTreeSet<&String> = unmoved.iter().map(|(uri, _)| uri).collect();
+    let looked = look_at(estate, wanted.iter().filter(|uri| !idle.contains(uri)).cloned().collect(), now).await;
     let mut graph = CloneGraph::default();
     for (place, why) in &scope.unreadable {
         graph.add_unread(format!("{place} ({why})"));
@@ -153,13 +199,17 @@ pub async fn plan_estate(
         match result {
             Ok(Looked::Dataset(look)) => {
                 nested.extend(look.nested_uris());
-                graph.add(uri, look.reads.clone());
+                neighbours::add(&mut graph, look);
             }
             Ok(_) => {}
             Err(_) => graph.add_unread(uri.clone()),
         }
     }
-    complete_graph(estate, &scope, &wanted, nested, &mut graph, now).await;
+    for (uri, known) in &unmoved {
+        graph.add(uri, known.reads());
+    }
+    let around = Around { estate, scope: &scope, wanted: &wanted, memory: &memory, sure: !selection.due, now };
+    let neighbours = around.complete(nested, &mut graph).await;
     let graph = Arc::new(graph);
     let mut planner = Planner {
         estate,
@@ -186,7 +236,26 @@ pub async fn plan_estate(
     limit(&mut candidates, selection.limit);
     let findings = findings::of_estate(estate, &wanted, selection).await;
     let incomplete = findings::incomplete(estate, &scope, &candidates);
-    PlannedEstate { candidates, graph, scope, findings, incomplete, states }
+    let confirmed = !selection.due || (unmoved.is_empty() && neighbours.unmoved.is_empty());
+    PlannedEstate { candidates, graph, scope, findings, incomplete, states, unmoved, neighbours, memory, confirmed }
+}
+
+/// Full looks, several at once, with the seconds that each took.
+async fn look_at(
+    estate: &Estate,
+    uris: BTreeSet<String>,
+    now: DateTime<Utc>,
+) -> Vec<(String, squire_lake::Result<Looked>, f64)> {
+    stream::iter(uris)
+        .map(|uri| async move {
+            let start = Instant::now();
+            let work = look(&estate.lake, &uri, now);
+            let looked = contain::contained(&estate.lake, "looking at the dataset", &uri, work).await;
+            (uri, looked, start.elapsed().as_secs_f64())
+        })
+        .buffer_unordered(estate.config().limits.concurrency.max(1))
+        .collect()
+        .await
 }
 
 /// Looks at one dataset again and plans it, among neighbours that a walk found before. Zero writes.
@@ -207,7 +276,16 @@ pub async fn plan_dataset(
     let looked = contain::contained(&estate.lake, "looking at the dataset", uri, look(&estate.lake, uri, now)).await;
     let (graph, inside) = (&neighbours.graph, &neighbours.scope.inside);
     let mut planner = Planner { estate, settings, graph, states, lost: HashMap::new(), inside, due, now };
-    let case = planner.case(uri, looked).await;
+    let mut case = planner.case(uri, looked).await;
+    if let Case::Planned(p) = &mut case
+        && p.plan.cleanup.is_planned()
+        && !neighbours.confirmed
+        && let Some(moved) = neighbours.changed(estate).await.first()
+    {
+        let why = format!("{moved} has changed since the clone graph was made; the next tick makes it anew");
+        p.plan.cleanup = plan::Verdict::refused(StepReason::ReferencesIncomplete, why);
+        p.plan.removal = Default::default();
+    }
     Candidate { uri: uri.to_string(), case, seconds: start.elapsed().as_secs_f64() }
 }
 
@@ -274,46 +352,6 @@ pub(crate) async fn load_states(estate: &Estate, wanted: &BTreeSet<String>) -> H
         Err(e) => {
             tracing::warn!(error = %e, "the state of earlier runs could not be read; going on without it");
             HashMap::new()
-        }
-    }
-}
-
-/// Looks at the rest of the estate, for its clones' sake: other roots, hidden folders, and datasets nested in datasets.
-async fn complete_graph(
-    estate: &Estate,
-    scope: &Scope,
-    wanted: &BTreeSet<String>,
-    mut nested: BTreeSet<String>,
-    graph: &mut CloneGraph,
-    now: DateTime<Utc>,
-) {
-    let mut rest: BTreeSet<String> =
-        scope.datasets.iter().filter(|d| !wanted.contains(*d)).chain(&scope.others).cloned().collect();
-    let mut known: BTreeSet<String> = wanted.clone();
-    loop {
-        rest.append(&mut nested);
-        rest.retain(|uri| known.insert(uri.clone()));
-        if rest.is_empty() {
-            return;
-        }
-        let looked: Vec<(String, squire_lake::Result<Looked>)> = stream::iter(std::mem::take(&mut rest))
-            .map(|uri| async move {
-                let work = look(&estate.lake, &uri, now);
-                let looked = contain::contained(&estate.lake, "looking at the dataset", &uri, work).await;
-                (uri, looked)
-            })
-            .buffer_unordered(estate.config().limits.concurrency.max(1))
-            .collect()
-            .await;
-        for (uri, result) in looked {
-            match result {
-                Ok(Looked::Dataset(look)) => {
-                    nested.extend(look.nested_uris());
-                    graph.add(&uri, look.reads);
-                }
-                Ok(_) => {}
-                Err(_) => graph.add_unread(uri),
-            }
         }
     }
 }
@@ -434,7 +472,9 @@ fn free_bytes(uri: &str) -> Option<u64> {
 
 /// Renders a planned estate as the report's datasets, in the plan's order.
 pub fn datasets(estate: &Estate, planned: &PlannedEstate, applied: &HashMap<String, (Applied, f64)>) -> Vec<Dataset> {
-    planned.candidates.iter().map(|c| dataset(estate, &planned.graph, c, applied.get(&c.uri))).collect()
+    let looked = planned.candidates.iter().map(|c| dataset(estate, &planned.graph, c, applied.get(&c.uri)));
+    let tiers = &estate.config().estate.tiers;
+    looked.chain(planned.unmoved.iter().map(|(uri, unmoved)| unmoved.row(uri, tiers))).collect()
 }
 
 /// One dataset's row of the report.

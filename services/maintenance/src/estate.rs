@@ -63,6 +63,8 @@ pub struct Scope {
     pub others: BTreeSet<String>,
     /// Datasets that lie inside another one, by that one's URI: a table registered at a branch's tree, say.
     pub inside: BTreeMap<String, String>,
+    /// Registered tables that no walk found: outside of every ROOT, or gone.
+    pub unlisted: BTreeSet<String>,
     /// `(place, why)`.
     pub unreadable: Vec<(String, String)>,
     /// ROOTs given by hand that do not exist or hold no dataset.
@@ -174,11 +176,11 @@ impl Estate {
     }
 
     /// What the estate holds: the union of the roots, the registered tables, and for the clone graph everything else that
-    /// the registry knows of.
-    pub async fn discover(&self) -> Scope {
+    /// the registry knows of. What is `known` to be a dataset costs no request where its folder lists it.
+    pub async fn discover(&self, known: &BTreeSet<String>) -> Scope {
         let mut scope = Scope::default();
         for root in &self.roots {
-            let found = discover::discover(&self.lake, root).await;
+            let found = discover::discover_knowing(&self.lake, root, known).await;
             if self.by_hand && found.datasets.is_empty() && found.unreadable.is_empty() {
                 scope.empty.push(root.clone());
             }
@@ -190,14 +192,16 @@ impl Estate {
         for table in tables {
             let within = self.roots.iter().any(|r| uri::within(&table, r));
             if within || !self.by_hand {
-                scope.datasets.insert(table);
+                if scope.datasets.insert(table.clone()) {
+                    scope.unlisted.insert(table);
+                }
             } else {
                 scope.others.insert(table);
             }
         }
         self.find_enclosed(&mut scope).await;
         for root in self.wider_roots(&scope.datasets) {
-            let found = discover::discover(&self.lake, &root).await;
+            let found = discover::discover_knowing(&self.lake, &root, known).await;
             scope.others.extend(found.datasets);
             scope.others.extend(found.hidden);
             scope.unreadable.extend(found.unreadable);
@@ -232,11 +236,18 @@ impl Estate {
         let outside = scope.datasets.iter().filter(|d| !self.roots.iter().any(|r| uri::within(d, r)));
         let roots = self.roots.iter().filter(|_| !self.by_hand);
         let mut above: BTreeMap<String, String> = BTreeMap::new();
+        // Once per folder: what encloses one table of it encloses them all.
+        let mut asked: BTreeMap<String, Option<String>> = BTreeMap::new();
         for place in outside.chain(roots).cloned().collect::<BTreeSet<String>>() {
-            match discover::enclosing(&self.lake, &place).await {
-                Ok(None) => {}
-                Ok(Some(dataset)) => {
-                    above.insert(place, dataset);
+            let folder = place.rsplit_once('/').map_or("", |(folder, _)| folder).to_string();
+            let known = match asked.get(&folder) {
+                Some(known) => Ok(known.clone()),
+                None => discover::enclosing(&self.lake, &place).await,
+            };
+            match known {
+                Ok(enclosing) => {
+                    asked.insert(folder, enclosing.clone());
+                    above.extend(enclosing.map(|dataset| (place, dataset)));
                 }
                 Err(e) => scope.unreadable.push((place, e.to_string())),
             }

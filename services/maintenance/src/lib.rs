@@ -13,6 +13,7 @@ pub mod cli;
 pub mod demo;
 pub mod driver;
 pub mod estate;
+pub mod known;
 pub mod memory;
 pub mod plan;
 pub mod rates;

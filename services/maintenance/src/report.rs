@@ -90,11 +90,11 @@ fn described(seen: &Seen<'_>, outcome: Outcome) -> Dataset {
     out
 }
 
-fn to_enum<A: serde::Serialize, B: serde::de::DeserializeOwned>(a: &A) -> Option<B> {
+pub(crate) fn to_enum<A: serde::Serialize, B: serde::de::DeserializeOwned>(a: &A) -> Option<B> {
     serde_json::to_value(a).ok().and_then(|v| serde_json::from_value(v).ok())
 }
 
-fn policy(governance: &Governance) -> PolicyView {
+pub(crate) fn policy(governance: &Governance) -> PolicyView {
     let effective = &governance.policy;
     let values = match serde_json::to_value(&effective.policy) {
         Ok(serde_json::Value::Object(map)) => map.into_iter().collect(),
@@ -266,7 +266,7 @@ fn done_steps(plan: &DatasetPlan, applied: &Applied) -> Steps {
         duration_seconds: applied.compact.seconds,
         fragments_removed: applied.compact.removed,
         fragments_added: applied.compact.added,
-        rewritten_bytes: applied.compact.bytes,
+        rewritten_bytes: applied.compact.replaced,
         tasks: applied.compact.tasks,
         detail,
         ..CompactStep::new(outcome, reason)

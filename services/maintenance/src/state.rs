@@ -108,6 +108,12 @@ impl DatasetState {
         self.failure.as_ref().filter(|f| f.version == version && f.is_lasting() && !retry(f))
     }
 
+    /// Whether no pass has left anything open: no failure, wait, unverified commit or slices.
+    pub fn is_calm(&self) -> bool {
+        let waits = self.waiting_for.is_some() || self.distributed.is_some();
+        self.failure.is_none() && self.unverified.is_empty() && !waits
+    }
+
     /// Whether the same lasting failure came so often that a block is due.
     pub fn fails_repeatedly(&self) -> Option<&Failure> {
         self.failure.as_ref().filter(|f| f.is_lasting() && f.count >= REPEATED)

@@ -68,6 +68,12 @@ impl Rewritten {
             .sum()
     }
 
+    /// Bytes of the data files that it replaces, as far as they are recorded.
+    pub fn replaced_bytes(&self) -> u64 {
+        let files = self.result.original_fragments.iter().flat_map(|f| &f.files);
+        files.filter_map(|f| f.file_size_bytes.get().map(u64::from)).sum()
+    }
+
     /// New fragments.
     pub fn fragments_added(&self) -> usize {
         self.result.new_fragments.len()

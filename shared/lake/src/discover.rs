@@ -120,12 +120,18 @@ async fn has_versions(lake: &Lake, dir: &str) -> Result<bool> {
 
 /// Walks one root (canonical URI; a ROOT may itself be a dataset).
 pub async fn discover(lake: &Lake, root: &str) -> Found {
+    discover_knowing(lake, root, &BTreeSet::new()).await
+}
+
+/// The same, without a LIST of what is `known` to be a dataset: a LIST per folder, and none per dataset. What is known and not
+/// there is not found; what is known and no dataset any more is found, and a look at it says so.
+pub async fn discover_knowing(lake: &Lake, root: &str, known: &BTreeSet<String>) -> Found {
     match uri::local_path(root) {
         Some(path) => match tokio::task::spawn_blocking(move || walk_local(&path)).await {
             Ok(found) => found,
             Err(e) => Found { unreadable: vec![(root.to_string(), e.to_string())], ..Found::default() },
         },
-        None => walk_remote(lake, root).await,
+        None => walk_remote(lake, root, known).await,
     }
 }
 
@@ -188,7 +194,7 @@ fn walk_local(root: &FsPath) -> Found {
     found
 }
 
-async fn walk_remote(lake: &Lake, root: &str) -> Found {
+async fn walk_remote(lake: &Lake, root: &str, known: &BTreeSet<String>) -> Found {
     let mut found = Found::default();
     let mut level = vec![(root.to_string(), false)];
     for depth in 0..=MAX_DEPTH {
@@ -221,11 +227,14 @@ async fn walk_remote(lake: &Lake, root: &str) -> Found {
                 found.loose.insert(dir.clone(), weight);
             }
             found.reserved.extend(names.iter().filter(|n| reserved(n)).map(|n| uri::join(&dir, n)));
-            let below = names.iter().filter(|n| !reserved(n) && !n.is_empty());
-            if depth == MAX_DEPTH {
-                found.unreadable.extend(below.map(|n| (uri::join(&dir, n), TOO_DEEP.into())));
-            } else {
-                level.extend(below.map(|n| (uri::join(&dir, n), below_hidden || hidden(n))));
+            for name in names.iter().filter(|n| !reserved(n) && !n.is_empty()) {
+                let (below, is_hidden) = (uri::join(&dir, name), below_hidden || hidden(name));
+                match (known.contains(&below), is_hidden) {
+                    (true, true) => _ = found.hidden.insert(below),
+                    (true, false) => _ = found.datasets.insert(below),
+                    (false, _) if depth == MAX_DEPTH => found.unreadable.push((below, TOO_DEEP.into())),
+                    (false, _) => level.push((below, is_hidden)),
+                }
             }
         }
         if level.is_empty() {

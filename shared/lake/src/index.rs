@@ -15,8 +15,12 @@ use uuid::Uuid;
 
 use crate::manifest::Facts;
 
-/// More segments than this are merged.
-pub const SEGMENT_BOUND: usize = 2;
+/// More segments than this are merged where the index is small.
+const SEGMENTS_OF_SMALL: usize = 2;
+/// And where it is large: with four, the bytes of appends are rewritten a few times (with two, 10 times in 100 appends of 1 %).
+const SEGMENTS_OF_LARGE: usize = 4;
+/// An index of fewer bytes is small: merging it whole costs less than the segment boundaries that keep fragments apart.
+pub const SMALL_BYTES: u64 = 4 << 20;
 
 /// Rows from which an untrained vector index is worth a try: a product quantiser of 8 bits needs 256 vectors (lance,
 /// `vector_quantizer_minimum_rows`), and below that a scan is as quick.
@@ -112,6 +116,16 @@ impl IndexInfo {
             State::Untrained => self.is_vector() && self.unindexed_rows >= TRAINABLE_ROWS,
             State::Covered | State::Lagging | State::Segmented => true,
         }
+    }
+
+    /// Recorded bytes of all segments.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|s| s.bytes).sum()
+    }
+
+    /// More segments than this are merged.
+    pub fn segment_bound(&self) -> usize {
+        if self.bytes() < SMALL_BYTES { SEGMENTS_OF_SMALL } else { SEGMENTS_OF_LARGE }
     }
 
     /// The fragments that any segment covers.
@@ -235,7 +249,7 @@ async fn state_of(
     }
     info.state = if info.unindexed_rows > 0 {
         State::Lagging
-    } else if info.segments.len() > SEGMENT_BOUND {
+    } else if info.segments.len() > info.segment_bound() {
         State::Segmented
     } else {
         State::Covered

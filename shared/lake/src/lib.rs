@@ -18,6 +18,7 @@
 //! | [`authority`] | who owns the dataset's HEAD |
 //! | [`health`] | does every file that HEAD names exist |
 //! | [`hook`] | the table's own clean-up hook, which other writers run |
+//! | [`known`] | one request where a dataset has not moved |
 //! | [`index`] | the state of every index |
 //! | [`stamp`] | the mark that our commits carry |
 //! | [`contain`] | panics stay with the dataset |
@@ -51,6 +52,7 @@ pub mod handle;
 pub mod health;
 pub mod hook;
 pub mod index;
+pub mod known;
 pub mod listing;
 pub mod look;
 pub mod manifest;

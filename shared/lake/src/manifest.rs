@@ -39,6 +39,8 @@ pub struct Facts {
     pub properties: HashMap<String, String>,
     /// The stamp of a commit of ours.
     pub stamp: Option<Stamp>,
+    /// The object's e_tag, where it was read from a store that has such.
+    pub e_tag: Option<String>,
 }
 
 /// A file that a manifest names: where, and of which kind.
@@ -62,8 +64,9 @@ pub async fn read(store: &dyn object_store::ObjectStore, uri: &str, path: &Path)
     if result.meta.size > MAX_BYTES {
         return Err(damaged(uri, path, "the manifest is larger than 1 GiB"));
     }
+    let e_tag = result.meta.e_tag.clone();
     let bytes = result.bytes().await.map_err(|e| Error::store(format!("reading the manifest {path}"), uri, e))?;
-    decode(&bytes).map_err(|why| damaged(uri, path, &why))
+    decode(&bytes).map(|facts| Facts { e_tag, ..facts }).map_err(|why| damaged(uri, path, &why))
 }
 
 fn damaged(uri: &str, path: &Path, why: &str) -> Error {
@@ -117,6 +120,7 @@ pub fn decode(bytes: &Bytes) -> std::result::Result<Facts, String> {
         properties,
         indices,
         manifest,
+        e_tag: None,
     })
 }
 

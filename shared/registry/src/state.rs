@@ -19,7 +19,16 @@ const SHARDS: u8 = 128;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Shard {
     datasets: BTreeMap<String, Value>,
+    /// What the last looks found. Apart from `datasets`, so that a tick that looks never undoes what a pass wrote meanwhile.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    looks: BTreeMap<String, Value>,
 }
+
+/// One of a shard's maps.
+type Part = fn(&mut Shard) -> &mut BTreeMap<String, Value>;
+
+const DATASETS: Part = |shard| &mut shard.datasets;
+const LOOKS: Part = |shard| &mut shard.looks;
 
 fields! { Shard => State, "state"; }
 
@@ -78,7 +87,39 @@ impl Registry {
                 .map_err(|e| Error::Invalid(format!("the state of {uri} cannot be written as JSON: {e}")))?;
             shards.entry(shard_of(&uri)).or_default().push((uri, Some(value)));
         }
-        self.merge(shards).await
+        self.merge(DATASETS, shards).await
+    }
+
+    /// What looks at datasets found, by canonical URI: all that is remembered. One LIST, and a GET per shard that this handle has
+    /// not seen yet. What does not fit `T` and what cannot be read is left out, as in [`Registry::load_state`].
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn load_looks<T: DeserializeOwned>(&self) -> Result<HashMap<String, T>> {
+        let listed = self.inner.records.list(Collection::State, None).await?;
+        let mut out = HashMap::new();
+        for read in self.inner.records.read_tops::<Shard>(None, listed).await?.into_values() {
+            let Read::Live(record) = read else { continue };
+            let looks = record.fields.looks.iter();
+            out.extend(looks.filter_map(|(uri, v)| Some((uri.clone(), T::deserialize(v).ok()?))));
+        }
+        Ok(out)
+    }
+
+    /// Saves what looks found where it changed; `None` forgets it. Each shard that changes is written once.
+    ///
+    /// # Errors
+    /// As [`Registry::save_state`].
+    pub async fn save_looks<T: Serialize>(&self, changed: HashMap<String, Option<T>>) -> Result<()> {
+        let mut shards: BTreeMap<String, Vec<(String, Option<Value>)>> = BTreeMap::new();
+        for (uri, look) in changed {
+            let value = look
+                .map(serde_json::to_value)
+                .transpose()
+                .map_err(|e| Error::Invalid(format!("the look at {uri} cannot be written as JSON: {e}")))?;
+            shards.entry(shard_of(&uri)).or_default().push((uri, value));
+        }
+        self.merge(LOOKS, shards).await
     }
 
     /// Forgets the state of datasets that are gone.
@@ -90,22 +131,21 @@ impl Registry {
         for uri in uris {
             shards.entry(shard_of(uri.as_ref())).or_default().push((uri.as_ref().to_owned(), None));
         }
-        self.merge(shards).await
+        self.merge(DATASETS, shards).await
     }
 
-    async fn merge(&self, shards: BTreeMap<String, Vec<(String, Option<Value>)>>) -> Result<()> {
+    async fn merge(&self, part: Part, shards: BTreeMap<String, Vec<(String, Option<Value>)>>) -> Result<()> {
         let writes = shards.into_iter().map(|(shard, entries)| async move {
             self.change::<Shard>(&shard, None, |current| {
-                let mut next = current.map(|c| c.fields.clone()).unwrap_or_default();
+                let before = current.map(|c| c.fields.clone()).unwrap_or_default();
+                let mut next = before.clone();
                 for (uri, value) in &entries {
                     match value {
-                        Some(value) => next.datasets.insert(uri.clone(), value.clone()),
-                        None => next.datasets.remove(uri),
+                        Some(value) => part(&mut next).insert(uri.clone(), value.clone()),
+                        None => part(&mut next).remove(uri),
                     };
                 }
-                let before = current.map(|c| &c.fields.datasets);
-                let same = before == Some(&next.datasets) || (before.is_none() && next.datasets.is_empty());
-                Ok(if same { Change::Keep } else { Change::Put(next) })
+                Ok(if next == before { Change::Keep } else { Change::Put(next) })
             })
             .await
         });

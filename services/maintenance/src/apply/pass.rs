@@ -333,6 +333,8 @@ impl<'a> Pass<'a> {
             return Err(stop);
         }
         let bytes: u64 = done.iter().map(Rewritten::bytes).sum();
+        let old: BTreeSet<u64> = done.iter().flat_map(Rewritten::replaces).collect();
+        let replaced: u64 = layout.fragments.iter().filter(|f| old.contains(&f.id)).map(|f| f.bytes).sum();
         let (removed, added): (usize, usize) =
             done.iter().fold((0, 0), |(r, a), d| (r + d.replaces().len(), a + d.fragments_added()));
         let tasks = done.len() as u64;
@@ -345,6 +347,7 @@ impl<'a> Pass<'a> {
                 ));
                 self.out.compact.removed += removed as u64;
                 self.out.compact.added += added as u64;
+                self.out.compact.replaced += replaced;
                 self.out.compact.bytes += landed.bytes.max(bytes);
                 self.out.compact.tasks += tasks;
                 self.out.compact.seconds += started.elapsed().as_secs_f64();
@@ -382,8 +385,8 @@ impl<'a> Pass<'a> {
         for work in &round.indices {
             match fold::build(&self.tools.estate.lake, handle, &work.name, work.merge).await {
                 Ok(Some(f)) => {
+                    works.push(plan::IndexWork { bytes: f.bytes(), ..work.clone() });
                     folded.push(f);
-                    works.push(work.clone());
                 }
                 Ok(None) => {}
                 Err(e) => self.failed("optimize_indices", e),

@@ -83,6 +83,7 @@ pub async fn landed(tools: &Tools, p: &Planned, landing: &Landing) -> Applied {
     }
     if applied.compact.tasks > 0 {
         applied.compact.bytes = landing.done.iter().map(squire_lake::compact::Rewritten::bytes).sum();
+        applied.compact.replaced = landing.done.iter().map(squire_lake::compact::Rewritten::replaced_bytes).sum();
     }
     let filed = save_state(tools, p, &applied).await;
     applied.filed.extend(filed);

@@ -126,7 +126,7 @@ pub(super) async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) ->
         state.failed(version, kind.as_str(), now);
     } else if applied.is_material() {
         let version = applied.after.as_ref().map_or(p.plan.read_version, |a| a.version);
-        let rewritten = applied.compact.bytes + applied.indices.iter().map(|i| i.bytes).sum::<u64>();
+        let rewritten = applied.compact.replaced + applied.indices.iter().map(|i| i.bytes).sum::<u64>();
         state.worked(version, rewritten, p.governance.policy.policy.retention, now);
     }
     keep_state(tools, &p.look.uri, &p.state, state).await

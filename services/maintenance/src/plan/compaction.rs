@@ -161,14 +161,15 @@ fn close(run: &mut Vec<&FragmentInfo>, target: &Target, limits: &Limits, whole: 
     }
 }
 
-/// Where the longest suffix starts whose bytes are at least twice its largest member's: like is merged with like, and a large
-/// fragment is not rewritten for the sake of a few rows.
+/// Where the longest suffix starts in which the largest fragment holds at most a third of the bytes: like is merged with like, and
+/// a large fragment is not rewritten for the sake of a few rows. (With a half, 100 appends of 1 % rewrite five times what was
+/// appended; with a third less than three times.)
 fn suffix(run: &[&FragmentInfo]) -> usize {
     (0..run.len())
         .find(|i| {
             let total: u64 = run[*i..].iter().map(|f| f.bytes).sum();
             let largest = run[*i..].iter().map(|f| f.bytes).max().unwrap_or(0);
-            total >= largest.saturating_mul(2)
+            total >= largest.saturating_mul(3)
         })
         .unwrap_or(run.len())
 }

@@ -3,13 +3,10 @@
 //! Only where rows are unindexed or segments exceed the bound: `merge(n)` replaces a vector segment on every call, so the gate
 //! must be ours (facts, "Compaction").
 
-use squire_lake::index::{IndexInfo, SEGMENT_BOUND, State};
+use squire_lake::index::{IndexInfo, SMALL_BYTES, State};
 use squire_service::report::{IndexAction, StepReason};
 
 use super::{IndexWork, Layout, Limits, Verdict};
-
-/// Below this an index is merged whole: more would only keep compaction waiting at segment boundaries.
-const WHOLE_BYTES: u64 = 64 << 20;
 
 /// Why index work does not run at all, if so.
 pub fn gate(layout: &Layout, limits: &Limits) -> Option<Verdict> {
@@ -45,11 +42,13 @@ pub fn work(layout: &Layout) -> Vec<IndexWork> {
 fn index_work(index: &IndexInfo) -> Option<IndexWork> {
     let segments = index.segments.len();
     let lagging = index.unindexed_rows > 0;
-    if !lagging && segments <= SEGMENT_BOUND {
+    if !lagging && segments <= index.segment_bound() {
         return None;
     }
-    let merge = merged_segments(index, lagging);
-    let bytes = index.segments[segments - merge..].iter().map(|s| s.bytes).sum();
+    let new = new_bytes(index);
+    let merge = merged_segments(index, new);
+    // Segments whose coverage a rewrite took are replaced and not read.
+    let read = if index.indexed_rows == 0 { &[] } else { &index.segments[segments - merge..] };
     Some(IndexWork {
         name: index.name.clone(),
         action: if lagging { IndexAction::Fold } else { IndexAction::Merge },
@@ -57,30 +56,38 @@ fn index_work(index: &IndexInfo) -> Option<IndexWork> {
         rows: index.unindexed_rows,
         segments_before: segments,
         segments_after: segments - merge + 1,
-        bytes,
+        bytes: read.iter().map(|s| s.bytes).sum::<u64>() + new.unwrap_or(0),
     })
 }
 
-/// How many of the latest segments join. Small indices are merged whole; large ones size-tiered: the older segment joins when
-/// the newer ones have grown to half of it, and at most the bound stays.
-fn merged_segments(index: &IndexInfo, lagging: bool) -> usize {
-    let segments = &index.segments;
-    let total: u64 = segments.iter().map(|s| s.bytes).sum();
-    if total < WHOLE_BYTES {
-        return segments.len();
+/// About the bytes that the unindexed rows add, by those of the indexed ones; `None` where no row is unindexed.
+fn new_bytes(index: &IndexInfo) -> Option<u64> {
+    let of = |rows: u64| u128::from(index.bytes()) * u128::from(rows) / u128::from(index.indexed_rows);
+    match (index.unindexed_rows, index.indexed_rows) {
+        (0, _) => None,
+        (_, 0) => Some(index.bytes()),
+        (rows, _) => Some(u64::try_from(of(rows)).unwrap_or(u64::MAX)),
     }
-    let least = (segments.len() + usize::from(lagging)).saturating_sub(SEGMENT_BOUND);
-    let mut merge = least.max(usize::from(!lagging) * 2).min(segments.len());
-    let mut newer: u64 = segments[segments.len() - merge..].iter().map(|s| s.bytes).sum();
-    while merge < segments.len() {
-        let next = segments[segments.len() - merge - 1].bytes;
-        if newer * 2 < next {
-            break;
-        }
-        newer += next;
-        merge += 1;
+}
+
+/// How many of the latest segments join the new one. Small indices are merged whole. Large ones like with like: the longest run
+/// of latest segments, the new rows being one, in which the largest holds at most half of the bytes; so a byte is rewritten a
+/// logarithmic number of times. At most the bound stays.
+fn merged_segments(index: &IndexInfo, new: Option<u64>) -> usize {
+    let mut list: Vec<u64> = index.segments.iter().map(|s| s.bytes).collect();
+    let segments = list.len();
+    if index.bytes() < SMALL_BYTES {
+        return segments;
     }
-    merge
+    list.extend(new);
+    let alike = |start: &usize| {
+        let run = &list[*start..];
+        run.iter().sum::<u64>() >= run.iter().max().copied().unwrap_or(0).saturating_mul(2)
+    };
+    // Without new rows at least two join; with them, none has to.
+    let last = segments.saturating_sub(if new.is_some() { 0 } else { 2 });
+    let start = (0..last).find(alike).unwrap_or(last).min(index.segment_bound() - 1);
+    segments - start
 }
 
 /// How index work stands when no gate closed it.

@@ -7,14 +7,14 @@ use chrono::{DateTime, Utc};
 use roaring::RoaringBitmap;
 use squire_lake::authority::Authority;
 use squire_lake::clients;
-use squire_lake::index::{IndexInfo, SEGMENT_BOUND, Segment, State};
+use squire_lake::index::{IndexInfo, Segment, State};
 use squire_lake::listing::{Kind, classify};
 use squire_lake::look::{FragmentInfo, Look, owner};
 use squire_registry::Policy;
 use squire_service::report::StepReason;
 use uuid::Uuid;
 
-use super::Round;
+use super::{IndexWork, Round};
 
 /// A dataset, described. Tests build one by hand.
 #[derive(Debug, Clone)]
@@ -251,7 +251,7 @@ pub fn after(layout: &Layout, round: &Round) -> Layout {
     for work in &round.indices {
         let ids: RoaringBitmap = out.fragments.iter().filter_map(|f| u32::try_from(f.id).ok()).collect();
         if let Some(index) = out.indices.iter_mut().find(|i| i.name == work.name) {
-            fold(index, work.merge, ids);
+            fold(index, work, ids);
         }
     }
     for index in &mut out.indices {
@@ -277,17 +277,11 @@ fn follow(index: &mut IndexInfo, gone: &[FragmentInfo], made: &[FragmentInfo]) {
     }
 }
 
-fn fold(index: &mut IndexInfo, merge: usize, ids: RoaringBitmap) {
-    let keep = index.segments.len().saturating_sub(merge);
-    let mut kept = RoaringBitmap::new();
-    let mut bytes = 0;
-    for (i, segment) in index.segments.iter().enumerate() {
-        if i < keep {
-            kept |= segment.fragments.clone().unwrap_or_default();
-        } else {
-            bytes += segment.bytes;
-        }
-    }
+fn fold(index: &mut IndexInfo, work: &IndexWork, ids: RoaringBitmap) {
+    let keep = index.segments.len().saturating_sub(work.merge);
+    let kept =
+        index.segments[..keep].iter().filter_map(|s| s.fragments.clone()).fold(RoaringBitmap::new(), |a, b| a | b);
+    let bytes = work.bytes;
     if index.state == State::Untrained {
         index.state = State::Covered;
     }
@@ -309,7 +303,7 @@ fn recount(index: &mut IndexInfo, fragments: &[FragmentInfo]) {
     if index.can_fold() {
         index.state = if index.unindexed_rows > 0 {
             State::Lagging
-        } else if index.segments.len() > SEGMENT_BOUND {
+        } else if index.segments.len() > index.segment_bound() {
             State::Segmented
         } else {
             State::Covered

@@ -62,6 +62,9 @@ async fn sweep(daemon: &Arc<Daemon>, due: &TickDue) -> anyhow::Result<()> {
     let selection = Selection { datasets: due.datasets.clone(), due: !by_hand, limit: None };
     let timer = daemon.metrics.sweep_duration.start_timer();
     let planned = Arc::new(driver::plan_estate(&estate, &selection, &settings, None).await);
+    if !by_hand {
+        crate::known::remember(&estate, &settings, &planned).await;
+    }
     let chosen = choose(&planned.candidates, PASSES);
     let mut report = daemon.report(&estate, ReportKind::Plan, started);
     report.datasets = driver::datasets(&estate, &planned, &Default::default());

@@ -141,6 +141,21 @@ async fn an_unreadable_tag_refuses_and_is_not_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_neighbours_manifest_that_cannot_be_read_may_name_files_of_anybody() {
+    let here = Here::new();
+    here.table("lake/other", 3, 20).await;
+    here.table("lake/t", 6, 20).await;
+    std::fs::write(here.manifest("lake/other", 2), b"cut").expect("cut");
+    wait_until_older(&here.path("lake"), std::time::Duration::from_millis(1_200));
+    let mut args = vec!["sweep".to_string(), here.text("lake"), "--yes".into()];
+    args.extend(one_second());
+    let swept = report(&args);
+    let cleanup = &row(&swept, "lake/t")["steps"]["cleanup"];
+    assert_eq!(cleanup["reason"], "references_incomplete", "{cleanup:#}");
+    assert_eq!(row(&swept, "lake/t")["steps"]["compact"]["outcome"], "done", "the rest goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_plans_flags_are_obeyed_when_it_is_applied() {
     let here = Here::new();
     here.table("lake/t", 8, 20).await;

@@ -189,6 +189,11 @@ impl OnS3 {
         Self { server, proxy, bucket: server.bucket(), prefix, config, lake }
     }
 
+    /// An estate without a dataset.
+    pub fn empty(server: &'static Server, what: &str) -> Self {
+        Self::at(server, fresh_prefix(what))
+    }
+
     /// A copy of its own, for a test that needs one only.
     pub fn copy(server: &'static Server, pristine: &Pristine) -> Self {
         let this = Self::at(server, fresh_prefix("estate"));

@@ -62,3 +62,21 @@ async fn an_unreadable_shard_is_empty_to_readers_and_never_written_over() {
     assert!(lake.registry.save_state(HashMap::from([("s3://lake/a".to_owned(), 2)])).await.is_err());
     assert_eq!(lake.records("state").len(), 1);
 }
+
+#[tokio::test]
+async fn what_a_look_found_and_what_a_pass_did_do_not_undo_each_other() {
+    let lake = Lake::new().await;
+    let of = |n: u32| HashMap::from([("s3://lake/a".to_owned(), n)]);
+    let seen = |n: u32| HashMap::from([("s3://lake/a".to_owned(), Some(n))]);
+    lake.registry.save_state(of(1)).await.unwrap();
+    lake.registry.save_looks(seen(10)).await.unwrap();
+    lake.registry.save_state(of(2)).await.unwrap();
+    let state: HashMap<String, u32> = lake.registry.load_state(["s3://lake/a"]).await.unwrap();
+    assert_eq!((state["s3://lake/a"], lake.registry.load_looks::<u32>().await.unwrap()["s3://lake/a"]), (2, 10));
+    let written = lake.records("state").len();
+    lake.registry.save_looks(seen(10)).await.unwrap();
+    assert_eq!(lake.records("state").len(), written, "what has not changed is not written");
+    lake.registry.save_looks(HashMap::from([("s3://lake/a".to_owned(), None::<u32>)])).await.unwrap();
+    assert!(lake.registry.load_looks::<u32>().await.unwrap().is_empty());
+    assert_eq!(lake.registry.load_state::<u32>(["s3://lake/a"]).await.unwrap()["s3://lake/a"], 2);
+}

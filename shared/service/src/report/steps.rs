@@ -44,7 +44,7 @@ pub struct CompactStep {
     pub fragments_removed: u64,
     /// Fragments that replaced them.
     pub fragments_added: u64,
-    /// Bytes written: data, indices, remaps.
+    /// Bytes of the data files that were replaced, which is what history holds from then on; in a plan, that would be.
     pub rewritten_bytes: u64,
     /// Tasks.
     pub tasks: u64,

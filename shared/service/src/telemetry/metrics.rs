@@ -516,7 +516,7 @@ impl ProcessMetrics {
             steps: d.counters("squire_steps_total", "Steps by outcome.", &["step", "outcome"]),
             fragments_removed: d.counter("squire_fragments_removed_total", "Fragments that compaction replaced."),
             fragments_added: d.counter("squire_fragments_added_total", "Fragments that compaction made."),
-            rewritten_bytes: d.counter("squire_rewritten_bytes_total", "Bytes written by compaction and index work."),
+            rewritten_bytes: d.counter("squire_rewritten_bytes_total", "Bytes of data files that compaction replaced."),
             wasted_bytes: d.counter("squire_wasted_bytes_total", "Bytes written and then not committed."),
             reclaimed_bytes: d.counters("squire_reclaimed_bytes_total", "Bytes freed.", &["by"]),
             versions_removed: d.counter("squire_versions_removed_total", "Versions removed by cleanup."),
