@@ -23,6 +23,7 @@
 //! | [`commit`] | our own commits, stamped and without the table's hook |
 //! | [`compact`] | execute compaction tasks and commit them |
 //! | [`fold`] | fold new rows into indices and commit |
+//! | [`build`] | build an index on request and commit it |
 //! | [`verify`] | the same answers before and after |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
 //! | [`rate`] | limits per second |
@@ -30,6 +31,7 @@
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
 pub mod authority;
+pub mod build;
 pub mod classes;
 pub mod clean;
 pub mod clients;
