@@ -60,17 +60,20 @@ impl Effect {
     }
 }
 
+const DAEMONS: &[Program] = &[Maintenance, Reconcile, IndexBuild];
+const EVERY: &[Program] = &[Maintenance, Reconcile, IndexBuild, Registry];
+
 /// Sections, and the keys that differ from their section; the longest line that fits a key holds.
 const EFFECTS: &[(&str, Effect)] = &[
     ("estate", Effect::Now(&[Maintenance])),
     ("estate.name", Effect::Now(&[Maintenance, Reconcile, Registry])),
-    ("estate.mode", Effect::Now(&[Maintenance, Reconcile])),
-    ("estate.roots", Effect::Now(&[Maintenance, Reconcile, Registry])),
+    ("estate.mode", Effect::Now(DAEMONS)),
+    ("estate.roots", Effect::Now(EVERY)),
     ("estate.exclusive", Effect::Now(&[Maintenance, Reconcile])),
     ("estate.tiers", Effect::Now(&[Maintenance, Reconcile])),
     ("estate.target_bytes", Effect::Now(&[Maintenance, Reconcile])),
-    ("registry", Effect::Now(&[Maintenance, Reconcile, Registry])),
-    ("storage", Effect::Now(&[Maintenance, Reconcile, Registry])),
+    ("registry", Effect::Now(EVERY)),
+    ("storage", Effect::Now(EVERY)),
     ("storage.delete", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("policy", Effect::Now(&[Maintenance, Registry])),
     (
@@ -82,26 +85,24 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("policy.retain_versions", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("policy.cleanup", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("policy.reader_window", Effect::Now(&[Maintenance, Reconcile, Registry])),
-    ("policy.required_indices.build", Effect::NotYet(&[IndexBuild])),
     ("floors", Effect::Now(&[Maintenance, Registry])),
     ("floors.retention", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("floors.retain_versions", Effect::Now(&[Maintenance, Reconcile, Registry])),
-    ("limits", Effect::Now(&[Maintenance])),
-    ("limits.memory", Effect::Now(&[Maintenance, Reconcile])),
-    ("limits.concurrency", Effect::Now(&[Maintenance, Reconcile])),
+    ("limits.memory", Effect::Now(DAEMONS)),
+    ("limits.concurrency", Effect::Now(DAEMONS)),
     ("limits.delete_rate", Effect::Partly(&[Maintenance, Reconcile], "`squire-reconcile reclaim` counts for itself.")),
+    ("limits.distribute_above", Effect::Now(&[Maintenance, IndexBuild])),
     ("budget", Effect::Now(&[Maintenance])),
     ("prices", Effect::Now(&[Maintenance, Reconcile])),
-    ("prices.stored_gib_month", Effect::Now(&[Maintenance, Reconcile])),
     ("rollout", Effect::Now(&[Maintenance])),
     ("grace.trash", Effect::Now(&[Registry])),
     ("grace.quarantine", Effect::Now(&[Reconcile])),
-    ("grace.drain", Effect::Now(&[Maintenance, Reconcile])),
-    ("grace.claim_ttl", Effect::Now(&[Maintenance, Reconcile, Registry])),
-    ("grace.record_history", Effect::Now(&[Maintenance, Reconcile, Registry])),
+    ("grace.drain", Effect::Now(DAEMONS)),
+    ("grace.claim_ttl", Effect::Now(EVERY)),
+    ("grace.record_history", Effect::Now(EVERY)),
     ("schedule", Effect::Now(&[Maintenance, Reconcile])),
     ("schedule.maintenance", Effect::Now(&[Maintenance])),
     ("schedule.reconcile", Effect::Now(&[Reconcile])),
-    ("bus", Effect::Now(&[Maintenance, Reconcile, Registry])),
-    ("http", Effect::Now(&[Maintenance, Reconcile])),
+    ("bus", Effect::Now(EVERY)),
+    ("http", Effect::Now(DAEMONS)),
 ];
