@@ -498,9 +498,11 @@ async fn expired_trash_goes_whole_comes_back_and_ends_with_the_purge() {
     age_all(&estate.path("lake/orders"), 30);
     refused("not_exclusive");
     std::fs::remove_dir_all(estate.path("lake/clone")).unwrap();
+    std::fs::create_dir(estate.path("lake/orders/sub")).unwrap();
     estate.admin(&["warehouse", "create", "v", "--project", "p", "--root", &estate.text("lake/orders/sub")]);
     refused("warehouse v covers it");
     estate.admin(&["warehouse", "drop", "v"]);
+    std::fs::remove_dir_all(estate.path("lake/orders/sub")).unwrap();
     estate.admin(&["protection", "set", "namespace/n", "keep-history"]);
     refused("held");
     estate.admin(&["protection", "unset", "namespace/n"]);

@@ -40,7 +40,7 @@ async fn there_and_back(server: &Server, root: &str, versioned: bool) {
     let typed = format!("s3://lake/{root}/orders");
     let canonical = |text: &str| squire_lake::uri::canonical(text).expect("a URI");
     let (at, uri) = (canonical(&format!("s3://lake/{root}")), canonical(&typed));
-    server.pylance("write", &typed, json!({"rows_each": 300_000}));
+    server.pylance("write", &typed, json!({"rows_each": 500_000}));
     server.pylance("write", &typed, json!({"rows_each": 10, "overwrite": true}));
     let strays = ["data/one.lance", "data/one/a b%41+ü.blob", "_deletions/0-1-9.arrow"];
     let objects: BTreeMap<String, bytes::Bytes> =
