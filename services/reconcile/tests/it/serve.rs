@@ -247,9 +247,7 @@ impl Estate {
 
     fn replica_behind(&self, proxy: &Proxy, n: usize) -> Replica {
         let direct = Server::shared("").unwrap().endpoint();
-        let replica = Replica::start(self.dir.path(), n, &self.config.replace(direct, &proxy.endpoint()));
-        proxy.client_is(replica.child.id());
-        replica
+        Replica::start(self.dir.path(), n, &self.config.replace(direct, &proxy.endpoint()))
     }
 
     async fn bus(&self) -> Bus {
@@ -374,6 +372,7 @@ fn a_replica_killed_around_its_report_leaves_one_report_and_says_nothing_twice()
     for (n, action) in [Action::KillBefore, Action::KillAfter].into_iter().enumerate() {
         let mut first = estate.replica_behind(&proxy, 2 * n);
         proxy.set(on_nth_of_kind("PUT reports", 1, action));
+        proxy.client_is(first.child.id());
         tokio.block_on(tick(&bus));
         wait("the first dies at its report", || first.child.try_wait().unwrap());
         assert!(proxy.killed());

@@ -183,13 +183,13 @@ fn units_are_what_the_page_says() {
 #[test]
 fn a_key_without_effect_is_named_when_it_is_set() {
     let loaded = loader().sets(["grace.quarantine=8d", "limits.concurrency=2", "policy.retention=7d"]);
-    let loaded = loaded.env([("SQUIRE_BUDGET__COST_PER_DAY", "2")]).load().unwrap();
+    let loaded = loaded.env([("SQUIRE_BUDGET__REQUESTS_PER_SECOND", "5")]).load().unwrap();
     let told = loaded.checked_text();
     let none: Vec<&str> = told.lines().skip(1).collect();
     assert_eq!(
         none,
         [
-            "no effect yet: budget.cost_per_day (environment SQUIRE_BUDGET__COST_PER_DAY)",
+            "no effect yet: budget.requests_per_second (environment SQUIRE_BUDGET__REQUESTS_PER_SECOND)",
             "no effect yet: grace.quarantine (--set)",
         ]
     );
