@@ -76,6 +76,11 @@ class Ops:
             ds.create_scalar_index(column, type)
         return {"version": ds.version}
 
+    def do_compact(self, uri):
+        ds = self.open(uri)
+        ds.optimize.compact_files()
+        return {"version": self.open(uri).version}
+
     def do_delete(self, uri, where):
         ds = self.open(uri)
         ds.delete(where)

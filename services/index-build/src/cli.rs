@@ -1,183 +1,74 @@
-//! The command line: the verbs of the contract, configuration and completion.
+//! The command line: FACES' verbs, exit codes and progress.
 
-use clap::{Args, Parser, Subcommand};
+use std::sync::Arc;
+
+use clap::Parser as _;
 use squire_registry::{Floors, Policy};
-use squire_service::cli::{self, Common, CompletionArgs, Exit, Failure};
-use squire_service::config::{Config, Problem};
-use squire_service::human;
-use squire_service::telemetry::{self, Audience};
+use squire_service::admission::Admission;
+use squire_service::bus::data::{BuildMode, IndexBuild};
+use squire_service::cli::{self, Common, Exit, Failure, OutputFormat};
+use squire_service::config::{BusKind, Config, Loaded, Problem};
+use squire_service::progress::Progress;
+use squire_service::shutdown::Shutdown;
+use squire_service::telemetry::{self, Audience, Metrics};
+use uuid::Uuid;
+
+use crate::ask::Ask;
+use crate::build::{self, Bench};
+use crate::estate::{Estate, failure};
+use crate::report::{End, Outcome};
+use crate::serve::{self, fresh, tell};
+
+mod args;
+mod dead;
+mod jobs;
+
+use args::{Cli, ConfigVerb, Request, Verb};
 
 /// Default port of `[http] listen`.
 const PORT: u16 = 9466;
 
-/// Builds indices on registered tables: here and now, or by a job on the topic.
-///
-/// A SUBJECT names a table: table/a/b/t, or dataset/<canonical URI>.
-#[derive(Debug, Parser)]
-#[command(name = "squire-index-build", version, arg_required_else_help = true)]
-#[command(
-    after_help = "Examples:\n  squire-index-build build table/sales/orders --columns id --type BTREE\n  squire-index-build submit table/sales/orders --columns embedding --type IVF_PQ --wait\n  squire-index-build config show"
-)]
-struct Cli {
-    #[command(flatten)]
-    common: Common,
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Builds an index here and now, with progress
-    #[command(after_help = "Example:\n  squire-index-build build table/sales/orders --columns id --type BTREE")]
-    Build(Request),
-    /// Asks for an index on the topic
-    #[command(
-        after_help = "Example:\n  squire-index-build submit table/sales/orders --columns embedding --type IVF_PQ --wait=30m"
-    )]
-    Submit {
-        #[command(flatten)]
-        request: Request,
-        /// Waits until it is built, at most TIMEOUT
-        #[arg(long, value_name = "TIMEOUT", num_args = 0..=1, require_equals = true, default_missing_value = "1h", value_parser = human::parse_duration)]
-        wait: Option<std::time::Duration>,
-    },
-    /// Lists, shows or cancels jobs
-    #[command(subcommand_required = true, arg_required_else_help = true)]
-    #[command(after_help = "Example:\n  squire-index-build jobs list")]
-    Jobs {
-        #[command(subcommand)]
-        verb: Jobs,
-    },
-    /// Lists, shows, requeues or drops requests that were given up
-    #[command(subcommand_required = true, arg_required_else_help = true)]
-    #[command(after_help = "Example:\n  squire-index-build dead list")]
-    Dead {
-        #[command(subcommand)]
-        verb: Dead,
-    },
-    /// Runs as a daemon, by its schedule
-    #[command(after_help = "Example:\n  squire-index-build serve --config squire.toml")]
-    Serve,
-    /// Shows the effective configuration and where each value came from
-    #[command(subcommand_required = true, arg_required_else_help = true)]
-    #[command(after_help = "Example:\n  squire-index-build config show -o json")]
-    Config {
-        #[command(subcommand)]
-        verb: ConfigVerb,
-    },
-    /// Prints a completion script
-    #[command(
-        after_help = "Example:\n  squire-index-build completion bash > /etc/bash_completion.d/squire-index-build"
-    )]
-    Completion(CompletionArgs),
-}
-
-/// What to build.
-#[derive(Debug, Args)]
-struct Request {
-    /// The table
-    #[arg(value_name = "SUBJECT")]
-    subject: String,
-    /// Columns, parted by commas
-    #[arg(long, value_name = "C", value_delimiter = ',', required = true)]
-    columns: Vec<String>,
-    /// Type of the index, as Lance names it
-    #[arg(long = "type", value_name = "T")]
-    index_type: String,
-    /// Name of the index
-    #[arg(long, value_name = "N")]
-    name: Option<String>,
-    /// Parameters of the type, as JSON
-    #[arg(long, value_name = "JSON")]
-    params: Option<String>,
-    /// Replaces an index of the same name
-    #[arg(long)]
-    replace: bool,
-}
-
-#[derive(Debug, Subcommand)]
-enum Jobs {
-    /// All jobs
-    #[command(after_help = "Example:\n  squire-index-build jobs list -o json")]
-    List,
-    /// One job
-    #[command(after_help = "Example:\n  squire-index-build jobs show 01920000-0000-7000-8000-000000000000 --watch")]
-    Show {
-        /// The job's id
-        id: String,
-        /// Follows it until it ends
-        #[arg(long)]
-        watch: bool,
-    },
-    /// Takes a job back
-    #[command(after_help = "Example:\n  squire-index-build jobs cancel 01920000-0000-7000-8000-000000000000")]
-    Cancel {
-        /// The job's id
-        id: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum Dead {
-    /// All dead letters
-    #[command(after_help = "Example:\n  squire-index-build dead list")]
-    List,
-    /// One dead letter: the original, why, how often it was tried
-    #[command(after_help = "Example:\n  squire-index-build dead show 12")]
-    Show {
-        /// Its id
-        id: String,
-    },
-    /// Tries it again
-    #[command(after_help = "Example:\n  squire-index-build dead requeue 12")]
-    Requeue {
-        /// Its id
-        id: String,
-    },
-    /// Forgets it
-    #[command(after_help = "Example:\n  squire-index-build dead drop 12")]
-    Drop {
-        /// Its id
-        id: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum ConfigVerb {
-    /// Every key, its value and its source
-    #[command(after_help = "Example:\n  squire-index-build config show --set limits.memory=2GiB")]
-    Show,
-}
-
-/// Runs the command.
-pub(crate) fn main() -> Exit {
+/// Runs the command line and returns its exit code.
+pub fn main() -> Exit {
+    telemetry::with_full_store_labels();
     let cli = Cli::parse();
-    run(&cli).unwrap_or_else(|error| cli::report_error(&error, cli.common.is_verbose()))
+    let verbose = cli.common.is_verbose();
+    let run = || -> anyhow::Result<Exit> {
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(cli))
+    };
+    run().unwrap_or_else(|error| cli::report_error(&error, verbose))
 }
 
-fn run(cli: &Cli) -> anyhow::Result<Exit> {
+async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     if let Some(Verb::Completion(args)) = &cli.verb {
         cli::print_stdout(&cli::completion::<Cli>(args.shell))?;
         return Ok(Exit::Ok);
     }
-    telemetry::init_logs(&cli.common, Audience::Command)?;
+    let audience = if matches!(cli.verb, Some(Verb::Serve)) { Audience::Daemon } else { Audience::Command };
+    telemetry::init_logs(&cli.common, audience)?;
+    let metrics = Metrics::install();
     let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
     if cli.common.check_config {
         cli::print_stdout(&loaded.checked_text())?;
         return Ok(Exit::Ok);
     }
-    let verb = match &cli.verb {
-        Some(Verb::Config { verb: ConfigVerb::Show }) => {
-            loaded.print(cli.common.output)?;
-            return Ok(Exit::Ok);
-        }
-        None => {
-            let failure = Failure::usage("no verb was given");
-            return Err(failure.remedy("name one, see squire-index-build --help").into());
-        }
-        Some(verb) => verb.name(),
+    let Some(verb) = cli.verb else {
+        let failure = Failure::usage("no verb was given");
+        return Err(failure.remedy("name one, see squire-index-build --help").into());
     };
-    Err(Failure::could_not_run(format!("`{verb}` is not built yet: see docs/status.md")).into())
+    let context = Context { common: cli.common, loaded, metrics };
+    match verb {
+        Verb::Build(request) => context.build(&request).await,
+        Verb::Submit { request, wait } => jobs::submit(context, &request, wait).await,
+        Verb::Jobs { verb } => jobs::run(context, verb).await,
+        Verb::Dead { verb } => dead::run(context, verb).await,
+        Verb::Serve => serve::run(context.loaded, context.metrics).await,
+        Verb::Config { verb: ConfigVerb::Show } => {
+            context.loaded.print(context.common.output)?;
+            Ok(Exit::Ok)
+        }
+        Verb::Completion(_) => Ok(Exit::Ok),
+    }
 }
 
 fn problems(config: &Config<Policy, Floors>) -> Vec<Problem> {
@@ -185,35 +76,167 @@ fn problems(config: &Config<Policy, Floors>) -> Vec<Problem> {
     wrong.map(|what| ("policy".to_owned(), what, String::new())).into_iter().collect()
 }
 
-impl Verb {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Build(_) => "build",
-            Self::Submit { .. } => "submit",
-            Self::Jobs { verb } => match verb {
-                Jobs::List => "jobs list",
-                Jobs::Show { .. } => "jobs show",
-                Jobs::Cancel { .. } => "jobs cancel",
-            },
-            Self::Dead { verb } => match verb {
-                Dead::List => "dead list",
-                Dead::Show { .. } => "dead show",
-                Dead::Requeue { .. } => "dead requeue",
-                Dead::Drop { .. } => "dead drop",
-            },
-            Self::Serve => "serve",
-            Self::Config { .. } => "config",
-            Self::Completion(_) => "completion",
+/// One invocation.
+pub(crate) struct Context {
+    common: Common,
+    loaded: Loaded<Policy, Floors>,
+    metrics: Metrics,
+}
+
+impl Context {
+    /// `build`: here and now, with progress.
+    async fn build(self, request: &Request) -> anyhow::Result<Exit> {
+        let message_of = message(request)?;
+        let estate = Estate::open(self.loaded.clone()).await?;
+        let ask = asked(&estate, message_of).await?;
+        let shutdown = Shutdown::install()?;
+        let progress = Progress::new(self.common.quiet);
+        let bar = progress.bar(100, ask.message.index_type.clone());
+        let (bar, shown) = (Arc::new(bar), std::sync::Mutex::new((String::new(), 0u8)));
+        let show = {
+            let bar = bar.clone();
+            move |p: &squire_lake::build::Progress| {
+                let Ok(mut shown) = shown.lock() else { return };
+                if shown.0 != p.stage {
+                    bar.message(p.stage.clone());
+                    *shown = (p.stage.clone(), 0);
+                    bar.set_position(0);
+                }
+                let percent = build::percent(p).unwrap_or(0);
+                if percent > shown.1 {
+                    bar.set_position(u64::from(percent));
+                    shown.1 = percent;
+                }
+            }
+        };
+        let caches = estate.lake.clone();
+        let memory = estate.config().limits.memory.as_u64();
+        let admission = Admission::of_process(memory, move || caches.cache_bytes(), &self.metrics);
+        let bus = match estate.config().bus.kind {
+            BusKind::Nats => Some(serve::bus(&estate, &self.metrics).await?),
+            BusKind::Embedded => None,
+        };
+        let bench = Bench { estate, admission, sharing: None, shutdown, show: Arc::new(show) };
+        let run = Uuid::now_v7();
+        let job = fresh(&ask, run.to_string(), run, chrono::Utc::now());
+        let job = bench.estate.registry.job_open(job).await.map_err(failure)?;
+        let outcome = self.patient(&bench, &ask, &job, &bar).await;
+        build::close(&bench, &job.job, &outcome, true).await;
+        if let Some(bus) = &bus {
+            tell(bus, &self.metrics, &ask, &job, &outcome).await;
         }
+        drop(bar);
+        self.done(&bench, &job.job, &outcome)
+    }
+
+    /// Builds; a table that somebody else works on is waited for.
+    async fn patient(
+        &self,
+        bench: &Bench,
+        ask: &Ask,
+        job: &squire_registry::Job,
+        bar: &squire_service::progress::Bar,
+    ) -> Outcome {
+        let mut told = false;
+        loop {
+            let outcome = build::job(bench, ask, job).await;
+            let End::Claimed(by) = &outcome.end else { return outcome };
+            bar.message("waiting for the table");
+            if !std::mem::replace(&mut told, true) && !self.common.quiet {
+                squire_service::progress::suspended(|| eprintln!("waiting: {by}"));
+            }
+            tokio::select! {
+                () = tokio::time::sleep(std::time::Duration::from_secs(2)) => {}
+                () = bench.shutdown.requested() => return Outcome::of(End::Stopped(false)),
+            }
+        }
+    }
+
+    fn done(&self, bench: &Bench, job: &str, outcome: &Outcome) -> anyhow::Result<Exit> {
+        let mut value = outcome.result();
+        if let Some(map) = value.as_object_mut() {
+            map.insert("job".into(), job.into());
+        }
+        self.emit(&outcome.says(), &value)?;
+        for left in &outcome.left {
+            eprintln!("left behind: {left}; `squire-reconcile report` names it until it is reclaimed");
+        }
+        if let Some(path) = &self.common.metrics_file {
+            self.metrics.write_file(path)?;
+        }
+        Ok(match &outcome.end {
+            End::Built | End::Present | End::Untrained => Exit::Ok,
+            End::Stopped(_) => bench.shutdown.exit().unwrap_or(Exit::Failed),
+            _ => Exit::Failed,
+        })
+    }
+
+    /// Prints a result in the format that was asked for, and writes it to `--json FILE`.
+    pub(crate) fn emit(&self, text: &str, value: &serde_json::Value) -> anyhow::Result<()> {
+        let unsupported = |option: &str| -> anyhow::Error {
+            Failure::usage(format!("{option}: this command gives text and JSON"))
+                .remedy("use -o text, json or jsonl")
+                .into()
+        };
+        if self.common.html.is_some() {
+            return Err(unsupported("--html"));
+        }
+        let printed = match self.common.output {
+            OutputFormat::Text => format!("{}\n", squire_service::report::clean_lines(text.trim_end())),
+            OutputFormat::Json => format!("{value:#}\n"),
+            OutputFormat::Jsonl => match value {
+                serde_json::Value::Array(lines) => lines.iter().map(|line| format!("{line}\n")).collect(),
+                one => format!("{one}\n"),
+            },
+            OutputFormat::Html => return Err(unsupported("-o html")),
+            OutputFormat::Markdown => return Err(unsupported("-o markdown")),
+        };
+        if let Some(file) = &self.common.json {
+            std::fs::write(file, format!("{value:#}\n")).map_err(|e| {
+                Failure::could_not_run(format!("writing {}", file.display()))
+                    .caused_by(e)
+                    .remedy("name a file that can be written")
+            })?;
+        }
+        cli::print_stdout(&printed)?;
+        Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
+/// The request that the arguments say.
+fn message(request: &Request) -> anyhow::Result<IndexBuild> {
+    let params = match &request.params {
+        None => serde_json::Map::new(),
+        Some(text) => serde_json::from_str(text).map_err(|e| {
+            Failure::usage(format!("--params {text}: {e}"))
+                .remedy("write a JSON object, as '{\"num_partitions\": 256}'")
+        })?,
+    };
+    let mode = match (request.replace, request.train_if_possible) {
+        (true, _) => BuildMode::Replace,
+        (false, true) => BuildMode::TrainIfPossible,
+        (false, false) => BuildMode::Create,
+    };
+    Ok(IndexBuild {
+        table: request.subject.clone(),
+        columns: request.columns.clone(),
+        index_type: request.index_type.clone(),
+        name: request.name.clone(),
+        params,
+        mode,
+        requested_by: Some(squire_registry::Actor::current().who),
+        request_id: None,
+    })
+}
 
-    #[test]
-    fn the_arguments_are_consistent() {
-        super::Cli::command().debug_assert();
-    }
+/// The same as a request, with the table's own name in it.
+pub(crate) async fn asked(estate: &Estate, message: IndexBuild) -> anyhow::Result<Ask> {
+    let table = estate.table(&message.table).await?;
+    let message = IndexBuild { table: table.to_string(), ..message };
+    Ask::of(&message).map_err(|wrong| match wrong {
+        crate::ask::Wrong::Index(refusal) => {
+            Failure::usage(refusal.detail).remedy(format!("accepted: {}", refusal.accepted)).into()
+        }
+        crate::ask::Wrong::Table(why) => Failure::usage(why).into(),
+    })
 }

@@ -1,9 +1,7 @@
 //! The `squire-index-build` command.
 
-mod cli;
-
 use squire_service::cli::Exit;
 
 fn main() -> Exit {
-    cli::main()
+    squire_index_build::cli::main()
 }

@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use squire_lake::authority::Authority;
 use squire_lake::look::{FragmentInfo, Look};
-use squire_registry::{Collection, Governance};
+use squire_registry::{Forbidden, Governance};
 use squire_service::config::Schedule;
 use squire_service::report::SkipReason;
 use squire_service::schedule::Job;
@@ -29,35 +29,16 @@ fn skip(reason: SkipReason, detail: impl Into<String>) -> Option<Skip> {
 
 /// What the registry forbids, on its own: asked before a pass and again before each commit and each chunk of deletes.
 pub fn forbidden(governance: &Governance, now: DateTime<Utc>) -> Option<Skip> {
-    // An unread protection may be a freeze and an unread trash record a drop: both forbid every write (invariant 3), so
-    // not knowing forbids it too. Other unread records only stop what destroys.
-    let decisive = |c: Collection| matches!(c, Collection::Protection | Collection::Trash | Collection::Blocks);
-    if let Some(unreadable) = governance.unreadable.iter().find(|u| decisive(u.collection)) {
-        return skip(
-            SkipReason::RegistryUnreadable,
-            format!("the record {}/{} cannot be read: {}", unreadable.collection, unreadable.key, unreadable.why),
-        );
-    }
-    if let Some(trash) = &governance.trash {
-        return skip(
-            SkipReason::Trashed,
-            format!("dropped on {} as {}; undrop or purge it", day(trash.dropped_at), trash.subject),
-        );
-    }
-    if governance.deregistered {
-        return skip(SkipReason::Deregistered, "a .lance-deregistered marker lies in it");
-    }
-    if let Some(freeze) = governance.protection.as_ref().filter(|p| !p.level.allows_writes()) {
-        let why = freeze.reason.as_deref().unwrap_or("no reason given");
-        return skip(SkipReason::Frozen, format!("frozen by {} ({why})", freeze.subject));
-    }
-    if !governance.warehouse_active {
-        let name = governance.warehouse.as_deref().unwrap_or("its warehouse");
-        return skip(SkipReason::WarehouseInactive, format!("warehouse {name} is deactivated"));
-    }
-    if let Some(block) = governance.paused_by() {
-        let until = block.until.map(|t| format!(" until {}", day(t))).unwrap_or_default();
-        return skip(SkipReason::Blocked, format!("blocked by {}{until}: {}", block.subject, block.reason));
+    if let Some((why, detail)) = governance.forbidden() {
+        let reason = match why {
+            Forbidden::Unreadable => SkipReason::RegistryUnreadable,
+            Forbidden::Trashed => SkipReason::Trashed,
+            Forbidden::Deregistered => SkipReason::Deregistered,
+            Forbidden::Frozen => SkipReason::Frozen,
+            Forbidden::WarehouseInactive => SkipReason::WarehouseInactive,
+            Forbidden::Blocked => SkipReason::Blocked,
+        };
+        return skip(reason, detail);
     }
     if let Some(why) = &governance.opted_out {
         return skip(SkipReason::OptedOut, why.clone());

@@ -24,7 +24,7 @@ use crate::apply::{Applied, Tools};
 use crate::driver::{self, Case, PlannedEstate, Selection};
 use crate::estate::{Estate, PolicyFlags};
 use crate::known;
-use crate::memory::Admission;
+use crate::memory::{Admission, caches};
 use crate::plan::{DatasetPlan, Settings};
 use crate::rates::{self, Rates};
 
@@ -335,7 +335,11 @@ impl Context {
             shutdown: shutdown.clone(),
             graph: planned.graph.clone(),
             progress: Arc::new(move |text: &str| bar.message(text.to_string())),
-            admission: Admission::of_process(estate.config().limits.memory.as_u64(), &estate.lake, &self.metrics),
+            admission: Admission::of_process(
+                estate.config().limits.memory.as_u64(),
+                caches(&estate.lake),
+                &self.metrics,
+            ),
             prepared: Arc::default(),
         };
         let applied = driver::apply_estate(&tools, &planned).await;

@@ -389,15 +389,9 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
             _ => {}
         }
     }
-    for required in &seen.governance.policy.policy.required_indices {
-        let there =
-            look.indices.iter().any(|i| i.columns == required.columns && i.kind.eq_ignore_ascii_case(&required.kind));
-        if !there {
-            add(
-                FindingKind::IndexMissing,
-                format!("the policy requires {} on {}", required.kind, required.columns.join(", ")),
-            );
-        }
+    for required in squire_lake::index::missing(&look.indices, &seen.governance.policy.policy.required_indices) {
+        let what = format!("the policy requires {} on {}", required.kind, required.columns.join(", "));
+        add(FindingKind::IndexMissing, what);
     }
     let dead: usize = look.fragments.iter().map(|f| f.files_with_dead_columns).sum();
     if dead > 0 && !seen.plan.compact.is_planned() {

@@ -8,6 +8,7 @@
 mod clock;
 mod events;
 mod inbox;
+mod required;
 mod slices;
 mod status;
 mod tables;
@@ -35,7 +36,7 @@ use uuid::Uuid;
 use crate::apply::Tools;
 use crate::driver::{PlannedEstate, Selection};
 use crate::estate::{Estate, PolicyFlags};
-use crate::memory::Admission;
+use crate::memory::{Admission, caches};
 use crate::plan::{Settings, Steps};
 use crate::rates::{self, Rates, Share};
 
@@ -160,7 +161,7 @@ impl Daemon {
         metrics.memory_limit.set(i64::try_from(config.config.limits.memory.as_u64()).unwrap_or(i64::MAX));
         Ok(Self {
             rates: Rates::of(&config.config.prices, &metrics),
-            admission: Admission::of_process(config.config.limits.memory.as_u64(), &estate.lake, &metrics),
+            admission: Admission::of_process(config.config.limits.memory.as_u64(), caches(&estate.lake), &metrics),
             lake: estate.lake.clone(),
             base: estate,
             registry,

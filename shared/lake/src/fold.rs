@@ -75,7 +75,7 @@ pub async fn build(lake: &Lake, dataset: &Arc<Dataset>, name: &str, merge: usize
 }
 
 /// The staged files of a full-text build are not part of the segment.
-fn committed_files(mut segment: IndexMetadata) -> IndexMetadata {
+pub(crate) fn committed_files(mut segment: IndexMetadata) -> IndexMetadata {
     if index::kind_of(&segment) == "INVERTED"
         && let Some(files) = segment.files.as_mut()
     {

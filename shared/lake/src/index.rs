@@ -11,8 +11,10 @@ use lance::Dataset;
 use lance::index::DatasetIndexExt;
 use lance_table::format::IndexMetadata;
 use roaring::RoaringBitmap;
+use squire_registry::RequiredIndex;
 use uuid::Uuid;
 
+use crate::build::IndexKind;
 use crate::manifest::Facts;
 
 /// More segments than this are merged where the index is small.
@@ -132,6 +134,19 @@ impl IndexInfo {
     pub fn covered(&self) -> RoaringBitmap {
         self.segments.iter().filter_map(|s| s.fragments.as_ref()).fold(RoaringBitmap::new(), |acc, b| acc | b)
     }
+}
+
+/// What a policy requires and none of these indices is: same column, same type, however it is spelt. A vector index that is not
+/// trained yet does not tell its type, and counts as any of them.
+pub fn missing<'a>(present: &[IndexInfo], required: &'a [RequiredIndex]) -> Vec<&'a RequiredIndex> {
+    let kind =
+        |text: &str| IndexKind::parse(text).map_or_else(|_| text.to_ascii_uppercase(), |k| k.as_str().to_string());
+    let is = |index: &IndexInfo, required: &RequiredIndex| {
+        let wanted = kind(&required.kind);
+        let untold = index.kind == "VECTOR" && wanted.starts_with("IVF");
+        index.columns == required.columns && (kind(&index.kind) == wanted || untold)
+    };
+    required.iter().filter(|r| !present.iter().any(|index| is(index, r))).collect()
 }
 
 /// Whether the name is one of Lance's own bookkeeping indices.
@@ -276,5 +291,37 @@ async fn statistics(dataset: &Dataset, name: &str) -> std::result::Result<Option
             let kind = value.get("index_type").and_then(|v| v.as_str()).unwrap_or_default();
             Ok(kind.starts_with("IVF").then(|| kind.to_string()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_required_is_there_however_it_is_spelt() {
+        let index = |kind: &str, column: &str| IndexInfo {
+            name: format!("{column}_idx"),
+            kind: kind.into(),
+            columns: vec![column.into()],
+            segments: Vec::new(),
+            indexed_rows: 0,
+            unindexed_rows: 0,
+            state: State::Covered,
+            detail: None,
+        };
+        let present = [index("INVERTED", "body"), index("VECTOR", "v"), index("BTREE", "id")];
+        let required =
+            |kind: &str, column: &str| RequiredIndex { columns: vec![column.into()], kind: kind.into(), build: false };
+        let wanted = [
+            required("fts", "body"),
+            required("IVF_PQ", "v"),
+            required("btree", "id"),
+            required("BITMAP", "id"),
+            required("BTREE", "kind"),
+        ];
+        let lacking: Vec<(&str, &str)> =
+            missing(&present, &wanted).iter().map(|r| (r.kind.as_str(), r.columns[0].as_str())).collect();
+        assert_eq!(lacking, [("BITMAP", "id"), ("BTREE", "kind")]);
     }
 }

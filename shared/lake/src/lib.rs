@@ -25,6 +25,7 @@
 //! | [`commit`] | our own commits, stamped and without the table's hook |
 //! | [`compact`] | execute compaction tasks and commit them |
 //! | [`fold`] | fold new rows into indices and commit |
+//! | [`build`] | build an index on request and commit it |
 //! | [`verify`] | the same answers before and after |
 //! | [`retention`] | which versions may go, and what keeps the others |
 //! | [`stored`] | what the bytes of a dataset are, and who holds them |
@@ -36,6 +37,7 @@
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
 pub mod authority;
+pub mod build;
 pub mod classes;
 pub mod clean;
 pub mod clients;

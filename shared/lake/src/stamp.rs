@@ -16,6 +16,8 @@ pub mod keys {
     pub const STEP: &str = "squire.step";
     /// Which slice of the step, from 0.
     pub const SLICE: &str = "squire.slice";
+    /// The asker's id of a request (`build`).
+    pub const REQUEST: &str = "squire.request";
     /// The version of Squire.
     pub const VERSION: &str = "squire.version";
 }

@@ -20,7 +20,10 @@ use serde::{Deserialize, Serialize};
 use crate::index::IndexInfo;
 use crate::{Error, Kind, Lake, Result, contain};
 
+mod built;
 mod indices;
+
+pub use built::{RECALL_FLOOR, built};
 
 use indices::{exact, full_text, vector};
 

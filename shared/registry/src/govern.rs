@@ -9,7 +9,7 @@ use crate::blocks::BlockInfo;
 use crate::own_config::OwnConfig;
 use crate::policy::{Floors, Policy};
 use crate::protection::Level;
-use crate::record::{PolicyRecord, Record, Trash, Unreadable};
+use crate::record::{Collection, PolicyRecord, Record, Trash, Unreadable};
 use crate::snapshot::Snapshot;
 use crate::storage::within;
 use crate::subject::Subject;
@@ -60,7 +60,56 @@ pub struct Governance {
     pub unreadable: Vec<Unreadable>,
 }
 
+/// Why nothing may be written to a dataset now, whatever is to be done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Forbidden {
+    /// A record that may forbid it cannot be read.
+    Unreadable,
+    /// It is in the trash.
+    Trashed,
+    /// A `.lance-deregistered` marker lies in it.
+    Deregistered,
+    /// A protection freezes it.
+    Frozen,
+    /// Its warehouse is deactivated.
+    WarehouseInactive,
+    /// A block pauses it.
+    Blocked,
+}
+
 impl Governance {
+    /// What the registry forbids, on its own, with a sentence for a person: asked before any work and again before each commit
+    /// and each chunk of deletes. The strongest reason comes first.
+    pub fn forbidden(&self) -> Option<(Forbidden, String)> {
+        // An unread protection may be a freeze and an unread trash record a drop: both forbid every write (invariant 3), so
+        // not knowing forbids it too. Other unread records only stop what destroys.
+        let decisive = |c: Collection| matches!(c, Collection::Protection | Collection::Trash | Collection::Blocks);
+        if let Some(u) = self.unreadable.iter().find(|u| decisive(u.collection)) {
+            let what = format!("the record {}/{} cannot be read: {}", u.collection, u.key, u.why);
+            return Some((Forbidden::Unreadable, what));
+        }
+        if let Some(trash) = &self.trash {
+            let what = format!("dropped on {} as {}; undrop or purge it", day(trash.dropped_at), trash.subject);
+            return Some((Forbidden::Trashed, what));
+        }
+        if self.deregistered {
+            return Some((Forbidden::Deregistered, "a .lance-deregistered marker lies in it".into()));
+        }
+        if let Some(freeze) = self.protection.as_ref().filter(|p| !p.level.allows_writes()) {
+            let why = freeze.reason.as_deref().unwrap_or("no reason given");
+            return Some((Forbidden::Frozen, format!("frozen by {} ({why})", freeze.subject)));
+        }
+        if !self.warehouse_active {
+            let name = self.warehouse.as_deref().unwrap_or("its warehouse");
+            return Some((Forbidden::WarehouseInactive, format!("warehouse {name} is deactivated")));
+        }
+        if let Some(block) = self.paused_by() {
+            let until = block.until.map(|t| format!(" until {}", day(t))).unwrap_or_default();
+            return Some((Forbidden::Blocked, format!("blocked by {}{until}: {}", block.subject, block.reason)));
+        }
+        None
+    }
+
     /// The pause that holds now, if any: a block without a version.
     pub fn paused_by(&self) -> Option<&BlockInfo> {
         self.blocks.iter().find(|b| b.pauses())
@@ -80,6 +129,10 @@ impl Governance {
     pub fn held_by(&self) -> Option<&ProtectionInfo> {
         self.protection.as_ref().filter(|p| !p.level.allows_reclaim())
     }
+}
+
+fn day(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 /// A policy with its origin.

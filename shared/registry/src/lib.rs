@@ -14,7 +14,7 @@
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
-//! - [`claims`], `state`, `schedule`, `budget`, `work`, `reports`, [`runs`]: what a running fleet writes.
+//! - [`claims`], `state`, `schedule`, `budget`, `work`, `jobs`, `reports`, [`runs`]: what a running fleet writes.
 //!
 //! Only this crate knows record bytes.
 
@@ -31,6 +31,7 @@ pub mod govern;
 mod hierarchy;
 pub mod human;
 pub mod identity;
+mod jobs;
 mod key;
 mod local;
 mod outbox;
@@ -62,11 +63,14 @@ pub use capabilities::{Answer, Capabilities, capabilities};
 pub use check::{Problem, ProblemKind, check};
 pub use claims::{Claim, ClaimOutcome, DeadHolder, Holder};
 pub use error::{Error, Kind, Result};
-pub use govern::{EffectivePolicy, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo};
+pub use govern::{
+    EffectivePolicy, Forbidden, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo,
+};
 pub use hierarchy::{NewTable, TableChanges};
 pub use identity::{
     Located, MARKER, RESERVED, RegistryLost, ensure_marker, locate, markers_above, read_marker, registry_lost,
 };
+pub use jobs::{Job, JobState};
 pub use outbox::Waiting;
 pub use own_config::parse_time;
 pub use policies::{PolicyChange, PolicyDiff};

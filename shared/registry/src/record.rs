@@ -75,6 +75,8 @@ pub enum Collection {
     Schedule,
     /// What the fleet spent of its budgets, by day; not in the snapshot.
     Budget,
+    /// Index builds that were asked for; not in the snapshot.
+    Jobs,
 }
 
 impl Collection {

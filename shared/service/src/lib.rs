@@ -6,6 +6,7 @@
 //! configuration whose keys belong to the registry (`[policy]` and `[floors]`) are type
 //! parameters of [`config::Config`]; the binaries fill them in.
 
+pub mod admission;
 pub mod bus;
 pub mod cli;
 pub mod clock;

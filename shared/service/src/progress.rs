@@ -82,6 +82,13 @@ impl Bar {
         }
     }
 
+    /// So many steps are done.
+    pub fn set_position(&self, position: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(position);
+        }
+    }
+
     /// Says what is being done.
     pub fn message(&self, message: impl Into<Cow<'static, str>>) {
         if let Some(bar) = &self.0 {

@@ -1,114 +1,14 @@
-//! The command line of `squire-index-build`.
+//! `squire-index-build` on real Lance files, read afterwards by other people's code.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use assert_cmd::Command;
-
-fn squire(dir: &tempfile::TempDir) -> Command {
-    let mut command = Command::cargo_bin("squire-index-build").unwrap();
-    command.current_dir(dir.path()).env_clear();
-    command
-}
-
-fn output(dir: &tempfile::TempDir, args: &[&str]) -> (i32, String, String) {
-    let out = squire(dir).args(args).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
-}
-
-#[test]
-fn every_verb_has_help_with_an_example() {
-    let dir = tempfile::tempdir().unwrap();
-    for verb in [
-        "",
-        "build",
-        "submit",
-        "jobs",
-        "jobs list",
-        "jobs show",
-        "jobs cancel",
-        "dead",
-        "dead list",
-        "dead show",
-        "dead requeue",
-        "dead drop",
-        "serve",
-        "config",
-        "config show",
-        "completion",
-    ] {
-        let args: Vec<&str> = verb.split(' ').filter(|a| !a.is_empty()).chain(["--help"]).collect();
-        let (code, out, _) = output(&dir, &args);
-        assert_eq!(code, 0, "{verb}");
-        assert!(out.contains("Example") && out.contains("  squire-index-build "), "{verb}: {out}");
-    }
-}
-
-#[test]
-fn a_verb_that_is_not_built_says_so_in_one_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let (code, out, err) = output(&dir, &["serve"]);
-    assert_eq!((code, out.as_str()), (1, ""));
-    assert_eq!(err, "error: `serve` is not built yet: see docs/status.md\n");
-}
-
-#[test]
-fn config_show_names_the_source_of_each_value() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("squire.toml"), "[policy]\nretention = \"14days\"\n").unwrap();
-    let (code, out, err) = output(&dir, &["config", "show", "--set", "limits.memory=2GiB"]);
-    assert_eq!(code, 0, "{err}");
-    let line =
-        |key: &str| out.lines().find(|l| l.starts_with(key)).unwrap_or_else(|| panic!("{key} in {out}")).to_owned();
-    assert!(line("policy.retention =").contains("14d") && line("policy.retention =").ends_with("squire.toml"), "{out}");
-    assert!(line("limits.memory =").ends_with("# --set"), "{out}");
-    assert!(line("http.listen =").contains("127.0.0.1:9466"), "{out}");
-    assert!(line("floors.retain_versions =").ends_with("# default"), "{out}");
-}
-
-#[test]
-fn a_configuration_is_checked_without_a_verb() {
-    let dir = tempfile::tempdir().unwrap();
-    let (code, out, _) = output(&dir, &["--check-config"]);
-    assert_eq!(code, 0);
-    assert!(out.starts_with("configuration ok: no file; 0 of "), "{out}");
-
-    std::fs::write(dir.path().join("squire.toml"), "[policy]\nretension = \"7d\"\n").unwrap();
-    let (code, out, err) = output(&dir, &["--check-config"]);
-    assert_eq!((code, out.as_str()), (2, ""));
-    assert!(err.contains("squire.toml: `policy.retension`: unknown key; did you mean `policy.retention`?"), "{err}");
-    std::fs::write(dir.path().join("squire.toml"), "[policy]\nwindow = \"sometimes\"\n").unwrap();
-    let (code, _, err) = output(&dir, &["--check-config"]);
-    assert_eq!(code, 2);
-    assert!(err.contains("squire.toml: `policy`: window:"), "{err}");
-}
-
-#[test]
-fn wrong_usage_is_exit_2() {
-    let dir = tempfile::tempdir().unwrap();
-    for args in [&["no-such-verb"][..], &["--no-such-flag"], &["build", "table/a/b"]] {
-        let (code, _, err) = output(&dir, args);
-        assert_eq!(code, 2, "{args:?}: {err}");
-        assert!(err.contains("error"), "{err}");
-    }
-    let (code, _, err) = output(&dir, &["-v"]);
-    assert_eq!(code, 2);
-    assert!(err.contains("no verb was given"), "{err}");
-}
-
-#[test]
-fn an_unknown_variable_of_ours_is_exit_2() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = squire(&dir).args(["config", "show"]).env("SQUIRE_LIMITS__MEMORI", "1GiB").output().unwrap();
-    assert_eq!(out.status.code(), Some(2));
-    let err = String::from_utf8(out.stderr).unwrap();
-    assert!(err.contains("did you mean SQUIRE_LIMITS__MEMORY?"), "{err}");
-}
-
-#[test]
-fn a_completion_script_is_printed() {
-    let dir = tempfile::tempdir().unwrap();
-    let (code, out, _) = output(&dir, &["completion", "bash"]);
-    assert_eq!(code, 0);
-    assert!(out.contains("squire-index-build"), "{out}");
-}
+mod commands;
+mod common;
+mod fleet;
+mod health;
+mod hostile;
+mod kills;
+mod nats;
+mod once;
+mod refusals;
+mod types;

@@ -91,6 +91,7 @@ async fn sweep(daemon: &Arc<Daemon>, due: &TickDue) -> anyhow::Result<()> {
         }
         slices::prune(daemon).await;
     }
+    super::required::ask(daemon, &planned).await;
     if !by_hand {
         events::plan_awaits(daemon, &estate, &planned).await;
     }

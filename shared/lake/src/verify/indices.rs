@@ -9,6 +9,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use futures::TryStreamExt;
 use lance::Dataset;
 use lance::dataset::{ProjectionRequest, ROW_ID};
+use lance_core::ROW_ADDR;
 use lance_index::scalar::FullTextSearchQuery;
 use lance_table::format::Fragment;
 
@@ -19,7 +20,7 @@ use crate::index::IndexInfo;
 use crate::{Error, Kind, Result};
 
 /// The fragments that a scan of a column may read, within the cap: all, or the newest few.
-fn scope(dataset: &Dataset, info: &IndexInfo) -> Option<Vec<Fragment>> {
+pub(super) fn scope(dataset: &Dataset, info: &IndexInfo) -> Option<Vec<Fragment>> {
     let bytes = |f: &Fragment| f.files.iter().filter_map(|x| x.file_size_bytes.get().map(u64::from)).sum::<u64>();
     let total: u64 = dataset.fragments().iter().map(bytes).sum();
     let columns = dataset.schema().fields.len().max(1) as u64;
@@ -40,8 +41,17 @@ fn scope(dataset: &Dataset, info: &IndexInfo) -> Option<Vec<Fragment>> {
     Some(out)
 }
 
-/// Sampled values of a column, distinct.
+/// Sampled values of a column.
 async fn sample(dataset: &Arc<Dataset>, column: &str, n: usize) -> Result<Option<ArrayRef>> {
+    Ok(sample_rows(dataset, column, n).await?.map(|(_, values)| values))
+}
+
+/// Sampled values of a column with their rows' addresses; a nested column's own values.
+pub(super) async fn sample_rows(
+    dataset: &Arc<Dataset>,
+    column: &str,
+    n: usize,
+) -> Result<Option<(Vec<u64>, ArrayRef)>> {
     let uri = dataset.uri();
     let ids: Vec<u64> = dataset.fragments().iter().map(|f| f.id).collect();
     let rows: u64 = runs(dataset, &ids).iter().map(|(f, _)| f.num_rows().unwrap_or(0) as u64).sum();
@@ -59,12 +69,45 @@ async fn sample(dataset: &Arc<Dataset>, column: &str, n: usize) -> Result<Option
     }
     let request = ProjectionRequest::from_columns([column], dataset.schema());
     let plan = request.into_projection_plan(dataset.clone()).map_err(lance_error(uri))?;
-    let batch = lance::dataset::TakeBuilder::try_new_from_addresses(dataset.clone(), addrs, Arc::new(plan))
+    let batch = lance::dataset::TakeBuilder::try_new_from_addresses(dataset.clone(), addrs.clone(), Arc::new(plan))
         .map_err(lance_error(uri))?
         .execute()
         .await
         .map_err(lance_error(uri))?;
-    Ok((batch.num_columns() > 0).then(|| batch.column(0).clone()))
+    if batch.num_columns() == 0 {
+        return Ok(None);
+    }
+    let mut values = batch.column(0).clone();
+    for field in dataset.schema().resolve(column).unwrap_or_default().iter().skip(1) {
+        match values.as_struct_opt().and_then(|s| s.column_by_name(&field.name)) {
+            Some(inner) => values = inner.clone(),
+            // Below a list: there is no single value per row.
+            None => return Ok(None),
+        }
+    }
+    Ok(Some((addrs, values)))
+}
+
+/// A column's path as the filter language takes it, every name in quotes.
+fn quoted(dataset: &Dataset, column: &str) -> String {
+    let names = |fields: Vec<&lance_core::datatypes::Field>| {
+        fields.iter().map(|f| format!("`{}`", f.name.replace('`', "``"))).collect::<Vec<_>>().join(".")
+    };
+    dataset.schema().resolve(column).map_or_else(|| format!("`{column}`"), names)
+}
+
+/// The addresses of the rows that a full-text search finds.
+pub(super) async fn found_rows(dataset: &Arc<Dataset>, column: &str, term: &str) -> Result<(Vec<u64>, f64)> {
+    let uri = dataset.uri();
+    let start = Instant::now();
+    let query = FullTextSearchQuery::new(term.to_string()).with_column(column.to_string()).map_err(lance_error(uri))?;
+    let mut scan = dataset.scan();
+    scan.full_text_search(query).map_err(lance_error(uri))?;
+    scan.empty_project().map_err(lance_error(uri))?;
+    scan.disable_scoring_autoprojection();
+    scan.with_row_address();
+    let rows = collected(dataset, scan, ROW_ADDR).await?;
+    Ok((rows, start.elapsed().as_secs_f64()))
 }
 
 /// A literal of the filter language for an array's element, for the types whose look-up is an equality.
@@ -104,12 +147,16 @@ async fn lookup(
 }
 
 async fn row_ids(dataset: &Dataset, scan: lance::dataset::scanner::Scanner) -> Result<Vec<u64>> {
+    collected(dataset, scan, ROW_ID).await
+}
+
+async fn collected(dataset: &Dataset, scan: lance::dataset::scanner::Scanner, name: &str) -> Result<Vec<u64>> {
     let uri = dataset.uri();
     let stream = scan.try_into_stream().await.map_err(lance_error(uri))?;
     let batches: Vec<RecordBatch> = stream.try_collect().await.map_err(lance_error(uri))?;
     let mut ids: Vec<u64> = batches
         .iter()
-        .filter_map(|b| b.column_by_name(ROW_ID))
+        .filter_map(|b| b.column_by_name(name))
         .flat_map(|c| c.as_primitive::<arrow_array::types::UInt64Type>().values().to_vec())
         .collect();
     ids.sort_unstable();
@@ -125,7 +172,7 @@ pub(super) async fn exact(
 ) -> Result<Option<IndexCheck>> {
     let Some(column) = info.columns.first() else { return Ok(None) };
     let Some(values) = sample(after, column, LOOKUPS).await? else { return Ok(None) };
-    let filters = filters(info, column, values.as_ref());
+    let filters = filters(info, &quoted(after, column), values.as_ref());
     if filters.is_empty() {
         return Ok(None);
     }
@@ -157,8 +204,7 @@ pub(super) async fn exact(
     }))
 }
 
-fn filters(info: &IndexInfo, column: &str, values: &dyn Array) -> Vec<String> {
-    let quoted = column.split('.').map(|p| format!("`{p}`")).collect::<Vec<_>>().join(".");
+fn filters(info: &IndexInfo, quoted: &str, values: &dyn Array) -> Vec<String> {
     let mut out: Vec<String> = match info.kind.as_str() {
         "LABEL_LIST" => (0..values.len())
             .filter(|i| !values.is_null(*i))
@@ -296,7 +342,7 @@ pub(super) async fn vector(
     }))
 }
 
-async fn recall(dataset: &Arc<Dataset>, column: &str, queries: &[ArrayRef]) -> Result<(f64, f64)> {
+pub(super) async fn recall(dataset: &Arc<Dataset>, column: &str, queries: &[ArrayRef]) -> Result<(f64, f64)> {
     let (mut hits, mut wanted, mut seconds) = (0usize, 0usize, 0.0);
     for query in queries {
         let exact = nearest(dataset, column, query, false).await?;

@@ -9,6 +9,7 @@ mod claims;
 mod govern;
 mod hierarchy;
 mod identity;
+mod jobs;
 mod many_writers;
 mod policy;
 mod probe;

@@ -135,6 +135,7 @@ fn accepts(queue: &Queue, kind: EventType) -> bool {
         Queue::Slice => kind == EventType::SliceRequested,
         Queue::Commit => kind == EventType::CommitRequested,
         Queue::Build => kind == EventType::IndexBuild,
+        Queue::Segment => kind == EventType::SegmentRequested,
         Queue::Tables(_) => kind == EventType::TableChanged,
         Queue::Events(_) => !kind.is_internal(),
     }

@@ -69,8 +69,21 @@ pub struct TableChanged {
     pub version: Option<u64>,
 }
 
-/// Inbound `index.build`: a request for an index on a registered table.
+/// `segment.requested`: one segment of an index build whose plan is stored under its run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentRequested {
+    /// The run.
+    pub run: Uuid,
+    /// The dataset, by its canonical URI.
+    pub uri: String,
+    /// The segment's number.
+    pub segment: u32,
+}
+
+/// Inbound `index.build`: a request for an index on a registered table. A field that is not one of these is no slip of a newer
+/// client but an attempt to say more than names, and makes it a dead letter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IndexBuild {
     /// The table's SUBJECT or path.
     pub table: String,
@@ -105,8 +118,12 @@ pub enum BuildMode {
     Create,
     /// Builds anew.
     Replace,
+    /// Builds where there is none of this definition and the rows are enough to train it; otherwise makes no definition.
+    TrainIfPossible,
 }
 
+/// The largest parameters in a message, as JSON.
+const LARGEST_PARAMS: usize = 64 << 10;
 /// The longest name in a message.
 const LONGEST_NAME: usize = 4096;
 
@@ -148,6 +165,10 @@ impl IndexBuild {
         {
             name.as_deref().map_or(Ok(()), |n| check_name(what, n))?;
         }
+        let params = serde_json::to_vec(&self.params).map_or(usize::MAX, |text| text.len());
+        if params > LARGEST_PARAMS {
+            return Err(format!("its params have {params} bytes, more than {LARGEST_PARAMS}"));
+        }
         Ok(())
     }
 }
@@ -165,6 +186,8 @@ pub enum Request {
     Commit(CommitRequested),
     /// An index build.
     Build(IndexBuild),
+    /// A segment of an index build.
+    Segment(SegmentRequested),
     /// A table was written.
     Changed(TableChanged),
     /// Anything else that happened; its data stands in the event.
@@ -199,6 +222,11 @@ impl Request {
                 let data: IndexBuild = event.data()?;
                 data.check()?;
                 Self::Build(data)
+            }
+            EventType::SegmentRequested => {
+                let data: SegmentRequested = event.data()?;
+                uri(&data.uri)?;
+                Self::Segment(data)
             }
             EventType::TableChanged => {
                 let data: TableChanged = event.data()?;
@@ -308,6 +336,9 @@ pub struct RecordData {
 pub struct IndexData {
     /// The run that built, or refused to.
     pub run: Uuid,
+    /// The job, as `jobs show` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     /// The dataset, by its canonical URI, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
@@ -390,6 +421,9 @@ mod tests {
             json!({ "table": "table/t", "columns": ["a"], "type": "BTREE", "params": [] }),
             json!({ "table": "table/t", "columns": ["a"], "type": "BTREE", "mode": "drop" }),
             json!({ "table": "table/t", "columns": vec!["a"; 65], "type": "BTREE" }),
+            json!({ "table": "table/t", "columns": ["a"], "type": "BTREE", "location": "s3://elsewhere/t" }),
+            json!({ "table": "table/t", "columns": ["a"], "type": "BTREE", "storage_options": { "key": "x" } }),
+            json!({ "table": "table/t", "columns": ["a"], "type": "BTREE", "params": { "x": "y".repeat(70_000) } }),
         ] {
             assert!(read(EventType::IndexBuild, wrong.clone()).is_err(), "{wrong}");
         }

@@ -88,6 +88,8 @@ event_types! {
     SliceRequested = "slice.requested",
     /// Between replicas: all slices are there.
     CommitRequested = "commit.requested",
+    /// Between replicas: a segment of an index build.
+    SegmentRequested = "segment.requested",
 }
 
 impl EventType {
@@ -98,7 +100,10 @@ impl EventType {
 
     /// Whether it only travels between parts of Squire, so that its version may rise with a build.
     pub fn is_internal(self) -> bool {
-        matches!(self, Self::TickDue | Self::PassRequested | Self::SliceRequested | Self::CommitRequested)
+        matches!(
+            self,
+            Self::TickDue | Self::PassRequested | Self::SliceRequested | Self::CommitRequested | Self::SegmentRequested
+        )
     }
 
     fn parse(text: &str) -> Option<Self> {

@@ -34,7 +34,7 @@ pub use transport::{Depth, Published};
 use crate::clock::Clock;
 use crate::config;
 use crate::telemetry::{FleetGauges, Metrics};
-use data::{CommitRequested, IndexBuild, PassRequested, SliceRequested, TickDue};
+use data::{CommitRequested, IndexBuild, PassRequested, SegmentRequested, SliceRequested, TickDue};
 use embedded::Embedded;
 use jetstream::JetStream;
 use transport::{StreamSpec, Transport};
@@ -241,6 +241,16 @@ impl Bus {
         let name = build.name.as_deref().unwrap_or_default();
         let key = Key::of_index(&build.table, &build.columns, &build.index_type, name);
         self.publish(&Address::Build(key), &event).await
+    }
+
+    /// Asks for a segment of an index build. The same segment of a run is asked for once.
+    ///
+    /// # Errors
+    /// As [`Bus::publish`].
+    pub async fn request_segment(&self, segment: &SegmentRequested) -> Result<Published> {
+        let subject = format!("{}/{}", dataset_subject(&segment.uri), segment.segment);
+        let event = self.work(segment.run, EventType::SegmentRequested, &subject, segment)?;
+        self.publish(&Address::Segment(Key::of_slice(&segment.uri, segment.run, segment.segment)), &event).await
     }
 
     /// Says that something happened, once per run, type and subject.

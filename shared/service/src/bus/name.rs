@@ -102,6 +102,7 @@ impl EstateToken {
             Address::Slice(key) => format!("work.slice.{key}"),
             Address::Commit(key) => format!("work.commit.{key}"),
             Address::Build(key) => format!("index.build.{key}"),
+            Address::Segment(key) => format!("index.segment.{key}"),
             Address::Changed(path) => {
                 let path: Vec<String> = path.iter().map(|s| token(s)).collect();
                 format!("table.changed.{}", path.join("."))
@@ -208,6 +209,8 @@ pub enum Address {
     Commit(Key),
     /// An index build; one of the same definition may wait.
     Build(Key),
+    /// A segment of an index build.
+    Segment(Key),
     /// That a table was written, by its path.
     Changed(Vec<String>),
     /// Something that happened.
@@ -220,7 +223,7 @@ impl Address {
         match self {
             Self::Tick(_) => Stream::Ticks,
             Self::Pass(_) | Self::Slice(_) | Self::Commit(_) => Stream::Work,
-            Self::Build(_) => Stream::Index,
+            Self::Build(_) | Self::Segment(_) => Stream::Index,
             Self::Changed(_) => Stream::Tables,
             Self::Event(_) => Stream::Events,
         }
@@ -240,6 +243,8 @@ pub enum Queue {
     Commit,
     /// Index builds.
     Build,
+    /// Segments of index builds.
+    Segment,
     /// Changes of tables, once per service.
     Tables(String),
     /// Events, once per name of a listener.
@@ -252,7 +257,7 @@ impl Queue {
         match self {
             Self::Tick(_) => Stream::Ticks,
             Self::Pass | Self::Slice | Self::Commit => Stream::Work,
-            Self::Build => Stream::Index,
+            Self::Build | Self::Segment => Stream::Index,
             Self::Tables(_) => Stream::Tables,
             Self::Events(_) => Stream::Events,
         }
@@ -275,6 +280,7 @@ impl Queue {
             Self::Slice => Ok("slice".to_owned()),
             Self::Commit => Ok("commit".to_owned()),
             Self::Build => Ok("build".to_owned()),
+            Self::Segment => Ok("segment".to_owned()),
             Self::Tables(service) => named("tables", service),
             Self::Events(listener) => named("events", listener),
         }
@@ -288,6 +294,7 @@ impl Queue {
             Self::Slice => format!("squire.{estate}.work.slice.*"),
             Self::Commit => format!("squire.{estate}.work.commit.*"),
             Self::Build => format!("squire.{estate}.index.build.*"),
+            Self::Segment => format!("squire.{estate}.index.segment.*"),
             Self::Tables(_) => estate.subjects(Stream::Tables),
             Self::Events(_) => estate.subjects(Stream::Events),
         }

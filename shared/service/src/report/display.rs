@@ -80,7 +80,7 @@ pub fn clean(text: &str) -> String {
 }
 
 /// As [`clean`], and line ends stay.
-pub(crate) fn clean_lines(text: &str) -> String {
+pub fn clean_lines(text: &str) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
 }
 

@@ -18,8 +18,7 @@ mod table;
 mod text;
 mod totals;
 
-pub(crate) use display::clean_lines;
-pub use display::{DisplayNames, clean, display_name};
+pub use display::{DisplayNames, clean, clean_lines, display_name};
 pub(crate) use enums::names;
 pub use enums::{
     Authority, BlockReason, FailureKind, HoldReason, IndexAction, IndexState, Invariant, Layout, OutcomeKind,

@@ -24,7 +24,7 @@ use crate::report::{
 /// Index types as the `type` label names them.
 pub const INDEX_TYPES: [&str; 10] =
     ["btree", "bitmap", "label_list", "inverted", "ngram", "zone_map", "bloom_filter", "rtree", "json", "vector"];
-const INDEX_OUTCOMES: [&str; 3] = ["done", "refused", "failed"];
+const INDEX_OUTCOMES: [&str; 4] = ["done", "refused", "failed", "cancelled"];
 const STREAMS: [&str; 6] = ["ticks", "work", "index", "tables", "events", "dead"];
 const MESSAGE_OUTCOMES: [&str; 4] = ["done", "requeued", "refused", "dead"];
 const QUEUE_STATES: [&str; 2] = ["pending", "in_flight"];

@@ -1,6 +1,7 @@
 //! Logs to standard error, metrics, and the bridge for the metrics that Lance reports itself.
 
 mod bridge;
+mod false_alarm;
 mod metrics;
 mod process;
 
@@ -16,6 +17,7 @@ pub use process::{peak_rss_bytes, resident_bytes, with_full_store_labels};
 
 use crate::cli::{Common, LogFormat};
 use crate::progress::LogWriter;
+use false_alarm::FalseAlarm;
 
 /// How a process logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub enum Audience {
 /// # Errors
 /// When logging was started before.
 pub fn init_logs(common: &Common, audience: Audience) -> Result<(), TryInitError> {
-    let registry = tracing_subscriber::registry().with(filter(common, audience));
+    let registry = tracing_subscriber::registry().with(filter(common, audience)).with(FalseAlarm);
     match common.log_format {
         LogFormat::Json => {
             let layer = tracing_subscriber::fmt::layer().json().flatten_event(true);

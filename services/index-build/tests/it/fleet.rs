@@ -1,0 +1,151 @@
+//! Jobs on the topic: a real NATS server, real replicas.
+
+use std::process::Output;
+
+use serde_json::Value;
+use squire_registry::JobState;
+
+use crate::common::{Here, Replica, stderr, stdout, wait};
+use crate::nats::{Nats, program};
+
+struct Fleet {
+    here: Here,
+    nats: Nats,
+}
+
+impl Fleet {
+    async fn new(test: &str, fragments: i64, rows: usize) -> Option<Self> {
+        let program = program(test)?;
+        Some(Self { here: Here::with_table(fragments, rows).await, nats: Nats::of(program) })
+    }
+
+    fn command(&self, more: &[&str]) -> std::process::Command {
+        let mut command = self.here.command();
+        command.args(["--set", "bus.kind=nats", "--set", &format!("bus.url={}", self.nats.url())]).args(more);
+        command
+    }
+
+    fn replica(&self, n: u32, more: &[&str]) -> Replica {
+        Replica::start(self.command(more), self.here.path(&format!("log-{n}")))
+    }
+
+    #[track_caller]
+    fn said(&self, args: &[&str]) -> Value {
+        let out = self.command(&["-o", "json"]).args(args).output().unwrap();
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", told(&out)))
+    }
+}
+
+fn told(out: &Output) -> String {
+    format!("{} {}{}", out.status, stdout(out), stderr(out))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submitted_job_is_built_shown_and_listed() {
+    let Some(fleet) = Fleet::new("a_submitted_job_is_built_shown_and_listed", 3, 200).await else { return };
+    let first = fleet.said(&["submit", "table/sales/t", "--columns", "vector", "--type", "IVF_PQ"]);
+    let id = first["job"].as_str().unwrap().to_owned();
+    let again = fleet.said(&["submit", "table/sales/t", "--columns", "vector", "--type", "ivf_pq"]);
+    assert_eq!((&again["job"], &again["already_queued"]), (&first["job"], &true.into()), "one of an index is queued");
+    assert_eq!(fleet.said(&["jobs", "show", &id])["state"], "queued");
+    let _replica = fleet.replica(0, &[]);
+    let done = fleet.said(&["jobs", "show", &id, "--watch"]);
+    assert_eq!(done["state"], "built", "{done:#}");
+    assert_eq!(done["result"]["indexed_rows"], 600, "{done:#}");
+    assert_eq!(done["attempts"], 1);
+    // A second one waits for its end, and finds the index there.
+    let present = fleet.said(&["submit", "table/sales/t", "--columns", "vector", "--type", "IVF_PQ", "--wait=2m"]);
+    assert_eq!(present["state"], "present", "{present:#}");
+    let listed = fleet.said(&["jobs", "list"]);
+    assert_eq!(listed.as_array().unwrap().len(), 2, "{listed:#}");
+    // A refusal ends the wait, with what would be accepted.
+    let out = fleet
+        .command(&["-o", "json"])
+        .args(["submit", "table/sales/t", "--columns", "body", "--type", "IVF_PQ", "--wait=2m"])
+        .output()
+        .unwrap();
+    let refused: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((out.status.code(), refused["why"].as_str()), (Some(3), Some("wrong_type")), "{refused:#}");
+    assert!(refused["error"].as_str().unwrap().contains("fixed-size list"), "{refused:#}");
+    fleet.here.oracle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queued_job_is_taken_back() {
+    let Some(fleet) = Fleet::new("a_queued_job_is_taken_back", 1, 50).await else { return };
+    let id = fleet.said(&["submit", "table/sales/t", "--columns", "id", "--type", "BTREE"])["job"].clone();
+    let id = id.as_str().unwrap();
+    fleet.said(&["jobs", "cancel", id]);
+    let _replica = fleet.replica(0, &[]);
+    let done = fleet.said(&["jobs", "show", id, "--watch"]);
+    assert_eq!(done["state"], "cancelled", "{done:#}");
+    assert!(fleet.here.index_dirs().is_empty());
+    let out = fleet.command(&[]).args(["jobs", "cancel", id]).output().unwrap();
+    assert_eq!(out.status.code(), Some(3), "{}", told(&out));
+    // The next request of the same index is another job.
+    let next = fleet.said(&["submit", "table/sales/t", "--columns", "id", "--type", "BTREE", "--wait=2m"]);
+    assert_eq!(next["state"], "built", "{next:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_above_the_limit_is_built_in_segments_by_all_replicas() {
+    let test = "a_table_above_the_limit_is_built_in_segments_by_all_replicas";
+    let Some(fleet) = Fleet::new(test, 6, 300).await else { return };
+    let small = ["--set", "limits.distribute_above=30KiB"];
+    let _one = fleet.replica(0, &small);
+    let _two = fleet.replica(1, &small);
+    for (column, index_type, segments) in [
+        ("id", "BTREE", 1),
+        ("kind", "BITMAP", 1),
+        ("body", "INVERTED", 1),
+        ("vector", "IVF_PQ", 1),
+        ("vector", "IVF_FLAT", 1),
+    ] {
+        let name = format!("{index_type}_ix");
+        let done = fleet.said(&[
+            "submit",
+            "table/sales/t",
+            "--columns",
+            column,
+            "--type",
+            index_type,
+            "--name",
+            &name,
+            "--wait=2m",
+        ]);
+        assert_eq!(done["state"], "built", "{index_type}: {done:#}");
+        assert_eq!(done["result"]["indexed_rows"], 1800, "{done:#}");
+        let look = fleet.here.look().await;
+        let info = look.indices.iter().find(|i| i.name == name).unwrap();
+        assert!(info.segments.len() >= segments && info.segments.len() <= 2, "{info:?}");
+    }
+    let (jobs, _) = fleet.here.registry.jobs().await.unwrap();
+    for job in jobs {
+        let stored = fleet.here.registry.work_list(job.run, &fleet.here.uri()).await.unwrap();
+        assert!(stored.len() >= 3, "a plan and two segments at least: {stored:?}");
+    }
+    fleet.here.oracle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_waits_for_the_tables_holder() {
+    let Some(fleet) = Fleet::new("a_job_waits_for_the_tables_holder", 1, 50).await else { return };
+    let run = uuid::Uuid::now_v7();
+    let ttl = std::time::Duration::from_secs(90);
+    let claim = fleet.here.registry.claim(&fleet.here.uri(), run, ttl).await.unwrap();
+    let squire_registry::ClaimOutcome::Held(claim) = claim else { panic!("{claim:?}") };
+    let replica = fleet.replica(0, &[]);
+    let id = fleet.said(&["submit", "table/sales/t", "--columns", "id", "--type", "BTREE"])["job"].clone();
+    let id = id.as_str().unwrap().to_owned();
+    // It was taken, found the claim, and waits again.
+    let waits = wait("it waits", || {
+        let job = fleet.said(&["jobs", "show", &id]);
+        job["error"].as_str().is_some_and(|e| e.contains("works on the table")).then_some(job)
+    });
+    assert_eq!(waits["state"], "queued", "{waits:#} {}", replica.text());
+    assert!(fleet.here.index_dirs().is_empty());
+    claim.release().await.unwrap();
+    let done = fleet.said(&["jobs", "show", &id, "--watch"]);
+    assert_eq!(done["state"], "built", "{done:#}");
+    assert_eq!(fleet.here.registry.job(&id).await.unwrap().state, JobState::Built);
+}
