@@ -21,7 +21,7 @@ async fn bus(here: &Here, nats: &Nats) -> Bus {
 
 fn replica(here: &Here, nats: &Nats, n: u32) -> Replica {
     let mut command = here.command();
-    command.args(["--set", "bus.kind=nats", "--set", &format!("bus.url={}", nats.url())]);
+    command.args(["serve", "--set", "bus.kind=nats", "--set", &format!("bus.url={}", nats.url())]);
     Replica::start(command, here.path(&format!("log-{n}")))
 }
 
