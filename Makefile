@@ -73,6 +73,7 @@ test-long: test old-clients $(NATS_SERVERS)
 
 # Its own release profile: Lance is compiled a second time, and CI never runs this.
 bench: tools python
-	cargo build --profile bench --bin squire-maintenance --bin squire-reconcile --bin squire-registry
+	cargo build --profile bench --bin squire-maintenance --bin squire-reconcile --bin squire-index-build --bin squire-registry
 	"$(VENV)/bin/python" tests/bench/bench.py "$(CARGO_TARGET_DIR)/release/squire-maintenance"
 	"$(VENV)/bin/python" tests/bench/reconcile.py "$(CARGO_TARGET_DIR)/release/squire-reconcile"
+	"$(VENV)/bin/python" tests/bench/index_build.py "$(CARGO_TARGET_DIR)/release/squire-index-build" "$(CARGO_TARGET_DIR)/release/squire-registry"

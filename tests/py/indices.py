@@ -92,6 +92,8 @@ def vectors(ds, name, column):
     for _ in range(20):
         q = rng.integers(0, 256, DIM, dtype=np.uint8) if binary else rng.random(DIM, dtype=np.float32)
         ask = {"column": column, "q": q, "k": 10}
+        if column == "half":
+            ask["metric"] = "cosine"
         plain = ds.to_table(columns=["id"], nearest={**ask, "use_index": False})["id"].to_pylist()
         fast = ds.to_table(columns=["id"], nearest={**ask, "nprobes": 4096, "refine_factor": 20, "ef": 400})["id"].to_pylist()
         hits += len(set(plain) & set(fast))

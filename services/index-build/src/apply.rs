@@ -4,7 +4,7 @@
 //! again where nobody can name it, and reported where somebody might.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use futures::future::BoxFuture;
@@ -30,6 +30,9 @@ mod segments;
 
 pub use segments::{Sharing, segment};
 
+/// How long uploads of a build that was dropped are waited for, to be removed.
+const SETTLES: Duration = Duration::from_secs(10);
+
 /// Why a build is to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
@@ -46,6 +49,8 @@ pub enum Stop {
 pub struct Tools {
     /// Config, lake and registry.
     pub estate: Estate,
+    /// The job.
+    pub job: String,
     /// The job's run.
     pub run: Uuid,
     /// The asker's id of the request, which goes into the commit.
@@ -84,7 +89,7 @@ struct Held {
 }
 
 impl Held {
-    fn new(claim: Claim, ttl: std::time::Duration) -> Self {
+    fn new(claim: Claim, ttl: Duration) -> Self {
         let claim = Arc::new(Mutex::new(Some(claim)));
         let mine = claim.clone();
         let renewing = tokio::spawn(async move {
@@ -268,16 +273,26 @@ async fn built(
 
 /// A build that ends before its commit: what it wrote goes, and what does not go is reported.
 async fn cut_short(plan: &Plan, place: &Place, work: &Work, outcome: Outcome) -> (Applied, Vec<Commit>, u64) {
-    let mut left = build::discard(place, &[work.uuid]).await;
-    let mut named = Vec::new();
-    match build::leftovers(place, work.uuid).await {
-        Ok((_, 0)) => {}
-        Ok((bytes, _)) => {
-            left = left.max(bytes);
-            named.push(format!("_indices/{}", work.uuid));
+    let stopped = matches!(outcome.end, End::Stopped(_));
+    let deadline = Instant::now() + if stopped { SETTLES } else { Duration::ZERO };
+    let (mut empty, mut left) = (0, 0);
+    let named = loop {
+        left = build::discard(place, &[work.uuid]).await.max(left);
+        match build::leftovers(place, work.uuid).await {
+            Ok((_, 0)) => empty += 1,
+            Ok((bytes, _)) => (empty, left) = (0, left.max(bytes)),
+            Err(_) => empty = 0,
         }
-        Err(_) => named.push(format!("_indices/{}", work.uuid)),
-    }
+        // What was being uploaded when the build was dropped may still arrive.
+        if empty > usize::from(stopped) {
+            break Vec::new();
+        }
+        if Instant::now() >= deadline {
+            break vec![format!("_indices/{}", work.uuid)];
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    let left = if named.is_empty() { 0 } else { left };
     (ended(plan, Outcome { stranded: left, left: named, ..outcome }), Vec::new(), left)
 }
 
@@ -286,7 +301,8 @@ async fn may_commit(tools: &Tools, plan: &Plan, held: &Held) -> Result<(), Outco
     let fresh = tools.estate.registry.recheck(&plan.snapshot, &plan.look.uri).await;
     let fresh = fresh.map_err(|e| Outcome::failed(Kind::Transient, e.to_string()))?;
     plan::forbidden(&tools.estate.govern(&fresh, &plan.look)).map_err(|r| Outcome::of(End::Refused(r)))?;
-    if *tools.stop.borrow() == Stop::TakenBack {
+    // Asked anew: the watch over it looks every few seconds only.
+    if tools.estate.registry.job(&tools.job).await.is_ok_and(|job| job.cancel) {
         return Err(Outcome::of(End::Stopped(true)));
     }
     if held.still_ours().await {

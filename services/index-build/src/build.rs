@@ -96,6 +96,7 @@ fn tools(bench: &Bench, job: &Job, latest: Arc<Mutex<Option<Progress>>>, stop: w
     let asked = job.request.get("request_id").and_then(|r| r.as_str()).map(str::to_owned);
     Tools {
         estate: bench.estate.clone(),
+        job: job.job.clone(),
         run: job.run,
         request: asked.unwrap_or_else(|| job.job.clone()),
         admission: bench.admission.clone(),

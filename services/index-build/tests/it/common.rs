@@ -175,7 +175,7 @@ pub(crate) struct Replica {
 impl Replica {
     pub(crate) fn start(mut command: Command, log: PathBuf) -> Self {
         let file = std::fs::File::create(&log).unwrap();
-        command.args(["serve", "--log-format", "json", "--set", "http.listen=127.0.0.1:0"]);
+        command.args(["--log-format", "json", "--set", "http.listen=127.0.0.1:0"]);
         let child = command.stdout(Stdio::null()).stderr(file).spawn().unwrap();
         let mut replica = Self { child, log };
         wait("a replica serves", || {

@@ -26,7 +26,10 @@ impl Fleet {
     }
 
     fn replica(&self, n: u32, more: &[&str]) -> Replica {
-        Replica::start(self.command(more), self.here.path(&format!("log-{n}")))
+        // All of them after the verb: clap lets those before it go.
+        let mut command = self.here.command();
+        command.args(["serve", "--set", "bus.kind=nats", "--set", &format!("bus.url={}", self.nats.url())]).args(more);
+        Replica::start(command, self.here.path(&format!("log-{n}")))
     }
 
     #[track_caller]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use lance::Dataset;
+use lance_linalg::distance::DistanceType;
 use serde_json::{Map, Value};
 
 use super::indices::{exact, found_rows, recall, sample_rows, scope};
@@ -35,7 +36,7 @@ pub async fn built(
             return Ok(None);
         }
         if info.is_vector() {
-            return vector(&uri, dataset, info).await;
+            return vector(&uri, dataset, info, params).await;
         }
         if info.is_full_text() {
             return full_text(&uri, dataset, info, params).await;
@@ -45,7 +46,12 @@ pub async fn built(
     contain::contained(lake, "asking the new index", &uri, work).await
 }
 
-async fn vector(uri: &str, dataset: &Arc<Dataset>, info: &IndexInfo) -> Result<Option<IndexCheck>> {
+async fn vector(
+    uri: &str,
+    dataset: &Arc<Dataset>,
+    info: &IndexInfo,
+    params: &Map<String, Value>,
+) -> Result<Option<IndexCheck>> {
     let Some(column) = info.columns.first() else { return Ok(None) };
     if scope(dataset, info).is_some() {
         // Brute force over more than the cap would cost more than the build.
@@ -58,7 +64,8 @@ async fn vector(uri: &str, dataset: &Arc<Dataset>, info: &IndexInfo) -> Result<O
     if queries.is_empty() {
         return Ok(None);
     }
-    let (recall, seconds) = recall(dataset, column, &queries).await?;
+    let metric = params.get("metric").and_then(Value::as_str).and_then(|m| DistanceType::try_from(m).ok());
+    let (recall, seconds) = recall(dataset, column, &queries, metric).await?;
     if recall < RECALL_FLOOR {
         return Err(mismatch(
             uri,

@@ -11,6 +11,7 @@ use lance::Dataset;
 use lance::dataset::{ProjectionRequest, ROW_ID};
 use lance_core::ROW_ADDR;
 use lance_index::scalar::FullTextSearchQuery;
+use lance_linalg::distance::DistanceType;
 use lance_table::format::Fragment;
 
 use super::{
@@ -329,8 +330,8 @@ pub(super) async fn vector(
         // Brute force over more than the cap would cost more than the pass itself.
         return Ok(None);
     }
-    let (a, before_took) = recall(before, column, &queries).await?;
-    let (b, after_took) = recall(after, column, &queries).await?;
+    let (a, before_took) = recall(before, column, &queries, None).await?;
+    let (b, after_took) = recall(after, column, &queries, None).await?;
     if b + RECALL_TOLERANCE < a {
         return Err(mismatch(uri, format!("recall@10 of index {} fell from {a:.3} to {b:.3}", info.name)));
     }
@@ -342,12 +343,18 @@ pub(super) async fn vector(
     }))
 }
 
-pub(super) async fn recall(dataset: &Arc<Dataset>, column: &str, queries: &[ArrayRef]) -> Result<(f64, f64)> {
+/// Without a metric the library takes the index's own where it uses one, and its default where it does not.
+pub(super) async fn recall(
+    dataset: &Arc<Dataset>,
+    column: &str,
+    queries: &[ArrayRef],
+    metric: Option<DistanceType>,
+) -> Result<(f64, f64)> {
     let (mut hits, mut wanted, mut seconds) = (0usize, 0usize, 0.0);
     for query in queries {
-        let exact = nearest(dataset, column, query, false).await?;
+        let exact = nearest(dataset, column, query, (false, metric)).await?;
         let start = Instant::now();
-        let found = nearest(dataset, column, query, true).await?;
+        let found = nearest(dataset, column, query, (true, metric)).await?;
         seconds += start.elapsed().as_secs_f64();
         hits += exact.iter().filter(|id| found.contains(id)).count();
         wanted += exact.len();
@@ -355,11 +362,19 @@ pub(super) async fn recall(dataset: &Arc<Dataset>, column: &str, queries: &[Arra
     Ok((if wanted == 0 { 1.0 } else { hits as f64 / wanted as f64 }, seconds / queries.len().max(1) as f64))
 }
 
-async fn nearest(dataset: &Arc<Dataset>, column: &str, query: &ArrayRef, indexed: bool) -> Result<Vec<u64>> {
+async fn nearest(
+    dataset: &Arc<Dataset>,
+    column: &str,
+    query: &ArrayRef,
+    (indexed, metric): (bool, Option<DistanceType>),
+) -> Result<Vec<u64>> {
     let uri = dataset.uri();
     let mut scan = dataset.scan();
     scan.nearest(column, query.as_ref(), 10).map_err(lance_error(uri))?;
     scan.use_index(indexed);
+    if let Some(metric) = metric {
+        scan.distance_metric(metric);
+    }
     if indexed {
         scan.nprobes(PROBES);
         scan.refine(REFINE);

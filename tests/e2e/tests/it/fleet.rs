@@ -121,6 +121,15 @@ impl Fleet {
         replica
     }
 
+    /// A replica of the program that builds indices.
+    pub(crate) fn index_builder(&self) -> Replica {
+        let n = fresh();
+        let config = self.path(&format!("builder-{n}.toml"));
+        std::fs::write(&config, self.config(None)).expect("written");
+        let command = self.command("squire-index-build", &["serve", "--log-format", "json"], &config);
+        Replica::start(command, self.path(&format!("builder-{n}.log")))
+    }
+
     pub(crate) fn proxy(&self) -> Proxy {
         Proxy::start(self.server.endpoint())
     }

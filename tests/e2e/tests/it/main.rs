@@ -10,4 +10,5 @@ mod crash;
 mod fleet;
 mod nats;
 mod replica;
+mod required;
 mod stamps;
