@@ -33,6 +33,7 @@
 //! | [`rate`] | limits per second |
 //! | [`quarantine`] | moving what nobody names away, and back |
 //! | [`damage`] | which versions still read, and what to restore |
+//! | [`contract`] | a contract as a schema, and whether the live dataset agrees |
 //! | [`writers`] | is somebody else at long work |
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
@@ -44,6 +45,7 @@ pub mod clients;
 pub mod commit;
 pub mod compact;
 pub mod contain;
+pub mod contract;
 pub mod damage;
 pub mod discover;
 mod error;

@@ -16,7 +16,6 @@
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
 //! - [`claims`], `state`, `schedule`, `budget`, `work`, `jobs`, `reports`, [`runs`]: what a running fleet writes.
 //! - [`contract`]: what an enterprise promises of its tables.
-//! - [`claims`], `state`, `schedule`, `budget`, `work`, [`runs`]: what a running fleet writes.
 //!
 //! Only this crate knows record bytes.
 
