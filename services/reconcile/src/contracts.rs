@@ -1,8 +1,8 @@
 //! Contract vs dataset: what is unbound, pending or blocked, and rows that outlived their contract, for which one column is read.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use squire_lake::contract::{Match, Readiness, matches, rows_older_than};
 use squire_lake::contain;
+use squire_lake::contract::{Match, Readiness, matches, rows_older_than};
 use squire_lake::look::Look;
 use squire_registry::contract::{ContractRecord, Table};
 use squire_registry::{Snapshot, Subject};

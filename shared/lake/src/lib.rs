@@ -27,6 +27,7 @@
 //! | [`fold`] | fold new rows into indices and commit |
 //! | [`build`] | build an index on request and commit it |
 //! | [`verify`] | the same answers before and after |
+//! | [`erasure`] | what still holds deleted values |
 //! | [`retention`] | which versions may go, and what keeps the others |
 //! | [`stored`] | what the bytes of a dataset are, and who holds them |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
@@ -48,6 +49,7 @@ pub mod contain;
 pub mod contract;
 pub mod damage;
 pub mod discover;
+pub mod erasure;
 mod error;
 pub mod examine;
 pub mod faults;
