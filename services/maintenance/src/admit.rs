@@ -83,7 +83,16 @@ pub fn not_due(
     let deleted: u64 = layout.fragments.iter().map(|f| f.deleted_rows).sum();
     let rows: u64 = layout.fragments.iter().map(FragmentInfo::rows).sum();
     let merges = plan.compact.is_planned();
-    let worth_merging = small >= policy.min_fragments as usize
+    // The plan rewrites for a deadline of `erase_within`.
+    let erases = policy.erase_within.is_some()
+        && plan
+            .rounds
+            .iter()
+            .flat_map(|r| &r.tasks)
+            .flat_map(|t| &t.fragments)
+            .any(|f| layout.erasure.fragments.contains_key(f));
+    let worth_merging = erases
+        || small >= policy.min_fragments as usize
         || deleted * 10 >= rows.max(1)
         || layout.quiet_for(now) >= policy.settle_after;
     let due = merges && worth_merging || plan.optimize_indices.is_planned() || plan.cleanup.is_planned();

@@ -346,7 +346,7 @@ async fn prepare(tools: &Tools, plan: &DatasetPlan) -> Result<(), Skip> {
     }
     let options = tools.estate.config().storage.options_for(&root);
     let unfit = |e: squire_registry::Error| Skip { reason: SkipReason::BucketUnreadable, detail: e.to_string() };
-    let commits = plan.compact.is_planned() || plan.optimize_indices.is_planned();
+    let commits = plan.compact.is_planned() || plan.optimize_indices.is_planned() || plan.erase;
     match tools.registry.probe(&root, &options).await {
         Ok(_) => {}
         Err(e) if !commits && out_of_space(&e) => return Ok(()),

@@ -342,6 +342,11 @@ fn due_at(p: &Planned, skip: Option<&Skip>, now: DateTime<Utc>) -> Option<DateTi
     if let Some(written) = p.layout.versions.iter().filter(|v| !v.ours).map(|v| v.time).max() {
         instants.extend([policy.settle_after, policy.quiet_for].into_iter().filter_map(|by| after(written, by)));
     }
+    // The first half of erasure; when the second is due stands with the versions.
+    if let Some(within) = policy.erase_within {
+        let since = p.layout.erasure.oldest_fragment().into_iter().chain(p.layout.erasure.head_tells);
+        instants.extend(since.filter_map(|since| after(since, within / 4)));
+    }
     instants.extend(p.state.last_pass_at.and_then(|at| after(at, policy.interval)).filter(|_| skip.is_some()));
     for verdict in [&p.plan.compact, &p.plan.optimize_indices, &p.plan.cleanup] {
         match (verdict.outcome, verdict.reason) {

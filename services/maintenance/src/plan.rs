@@ -15,6 +15,7 @@ use squire_service::config::Mode;
 use squire_service::report::{StepOutcome, StepReason};
 
 pub mod compaction;
+pub mod erasure;
 pub mod indices;
 pub mod layout;
 pub mod retention;
@@ -183,6 +184,9 @@ pub struct DatasetPlan {
     pub stranded_bytes: u64,
     /// Fragments that an index or another base holds out of compaction.
     pub held_out: BTreeSet<u64>,
+    /// One empty commit is made, so that HEAD, which tells what was deleted, can go like any other version.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub erase: bool,
 }
 
 /// The predicted end state.
@@ -238,7 +242,12 @@ pub struct Rules<'a> {
 pub fn plan(look: &Look, layout: &Layout, keep: &KeepSet, rules: &Rules<'_>) -> DatasetPlan {
     let target = target::decide(layout, rules.governance, rules.settings);
     let work = work(layout, rules, &target);
-    let (cleanup, removal, retained) = retention::plan(look, layout, keep, rules);
+    let (mut cleanup, removal, retained) = retention::plan(look, layout, keep, rules);
+    let may = matches!(cleanup.outcome, StepOutcome::Planned | StepOutcome::NothingToDo);
+    let erase = may && erasure::needs_empty_commit(layout, rules);
+    if erase {
+        cleanup = Verdict { detail: Some("one empty commit, so that HEAD can go".into()), ..Verdict::planned() };
+    }
     DatasetPlan {
         uri: layout.uri.clone(),
         read_version: layout.version,
@@ -254,6 +263,7 @@ pub fn plan(look: &Look, layout: &Layout, keep: &KeepSet, rules: &Rules<'_>) -> 
         retained,
         target,
         held_out: compaction::held_out(layout),
+        erase,
     }
 }
 
@@ -357,6 +367,8 @@ pub struct Limits {
     pub free_bytes: Option<u64>,
     /// Rewriting for old clients is allowed.
     pub upgrade_index_format: bool,
+    /// Fragments with deleted rows or dropped columns are rewritten, however few (`erase_within`).
+    pub erase: bool,
 }
 
 impl Limits {
@@ -377,6 +389,7 @@ impl Limits {
             max_rewrite: [settings.max_rewrite, own].into_iter().flatten().min(),
             free_bytes: rules.free_bytes,
             upgrade_index_format: policy.upgrade_index_format,
+            erase: erasure::rewrites(layout, rules),
         }
     }
 
@@ -407,7 +420,8 @@ impl Limits {
 fn rewrite_left(layout: &Layout, rules: &Rules<'_>) -> Option<(u64, Option<DateTime<Utc>>)> {
     let policy = &rules.governance.policy.policy;
     let held = rules.governance.held_by().is_some();
-    if !rules.settings.by_clock && !held {
+    // What must be gone by a deadline does not wait for the budget.
+    if !held && (!rules.settings.by_clock || erasure::rewrites(layout, rules)) {
         return None;
     }
     let retention = chrono::Duration::from_std(policy.retention).unwrap_or(chrono::Duration::MAX);

@@ -6,7 +6,7 @@ use squire_lake::hook;
 use squire_lake::index::{IndexInfo, State};
 use squire_lake::look::{FragmentInfo, Look};
 use squire_lake::verify::Checks;
-use squire_registry::Governance;
+use squire_registry::{CommitStep, Governance};
 use squire_service::report as model;
 use squire_service::report::{
     CleanupStep, CompactStep, Dataset, DatasetState, Finding, FindingKind, FindingSubject, IndexStatus, IndexStep,
@@ -86,6 +86,7 @@ fn described(seen: &Seen<'_>, outcome: Outcome) -> Dataset {
     out.authority = look.authority.as_str().parse().unwrap_or(model::Authority::Unknown);
     out.writers = writers(look);
     out.before = Some(before(seen));
+    out.erasure = crate::plan::erasure::view(seen.layout, plan, seen.governance, seen.cloned_by);
     out.findings = findings(seen);
     out
 }
@@ -331,6 +332,11 @@ fn cleanup_done(plan: &DatasetPlan, applied: &Applied) -> CleanupStep {
             step
         }
         (None, Some(cleaned)) if !cleaned.versions.is_empty() => CleanupStep::new(StepOutcome::Done, None),
+        (None, _) if plan.erase && applied.commits.iter().any(|c| c.step == CommitStep::Erase) => {
+            let mut step = CleanupStep::new(StepOutcome::Done, None);
+            step.detail = plan.cleanup.detail.clone();
+            step
+        }
         (None, Some(_)) if verdict.outcome == StepOutcome::Refused => cleanup_step(verdict),
         (None, Some(_)) => CleanupStep::new(StepOutcome::NothingToDo, Some(StepReason::Retention)),
         (None, None) if verdict.is_planned() => CleanupStep::new(StepOutcome::NothingToDo, Some(StepReason::Retention)),

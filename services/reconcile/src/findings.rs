@@ -293,6 +293,7 @@ pub(crate) fn of_estate(walk: &Walk<Row>) -> Vec<Finding> {
     tables(walk, &mut out);
     trash(walk, &mut out);
     places(walk, &mut out);
+    out.extend(crate::contracts::of_estate(walk));
     out
 }
 

@@ -7,6 +7,7 @@
 #![recursion_limit = "256"]
 
 mod cli;
+mod contracts;
 mod findings;
 mod reclaim;
 mod report;

@@ -64,6 +64,12 @@ impl Visit for Rows {
         }
     }
 
+    const CONTRACTS: bool = true;
+
+    fn add(&self, row: &mut Row, more: Vec<Finding>) {
+        row.dataset.findings.extend(more);
+    }
+
     fn incomplete(&self, row: &mut Row, why: &[String]) {
         if let Some(stored) = &mut row.dataset.stored {
             move_bytes(stored, &[StoredClass::Orphan, StoredClass::Young], StoredClass::Unknown);

@@ -11,11 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::stream::{self, StreamExt};
 use squire_lake::classes::{Ages, Class, Classes, classes};
 use squire_lake::examine::{Examined, agreed};
-use squire_lake::look::{Looked, look};
+use squire_lake::look::{Look, Looked, look};
 use squire_lake::refs::{CloneGraph, KeepSet, Reads};
 use squire_lake::{contain, discover};
 use squire_registry::{Floors, Policy};
 use squire_service::config::Loaded;
+use squire_service::report::Finding;
+
+use crate::contracts;
 
 pub(crate) use scope::{Outside, Scope, lake, open, registry, scope};
 
@@ -38,6 +41,12 @@ pub(crate) trait Visit: Sync {
 
     /// Makes it. Called with an empty keep-set first, and again with the true one where the row depends on it.
     fn row(&self, scope: &Scope, examined: &Examined, keep: &KeepSet) -> Self::Row;
+
+    /// Whether datasets are held against their contracts, which may read a column.
+    const CONTRACTS: bool = false;
+
+    /// Takes what that found.
+    fn add(&self, _row: &mut Self::Row, _more: Vec<Finding>) {}
 
     /// The keep-set turned out to be incomplete: nothing is an orphan, and nothing may go.
     fn incomplete(&self, row: &mut Self::Row, why: &[String]);
@@ -220,16 +229,25 @@ async fn first<V: Visit>(scope: &Scope, uri: String, reported: bool, orphans: bo
         Err(e) => return Seen::Place(Place::Failed(e)),
     };
     let (reads, nested) = (first.reads.clone(), first.nested_uris());
-    let draft = reported.then(|| {
+    let draft = if reported {
         let keep = KeepSet::Complete(BTreeSet::new());
         let found = classes(&first, &keep, &scope.ages(&uri, &first));
         let examined = Examined { look: first, classes: found, looks: 1 };
-        let row = visit.row(scope, &examined, &keep);
+        let mut row = visit.row(scope, &examined, &keep);
+        contracted(scope, &examined.look, visit, &mut row).await;
         let mut first = examined.classes;
         first.objects.retain(|o| orphans && o.class == Class::Orphan);
-        Box::new(Draft { row, first })
-    });
+        Some(Box::new(Draft { row, first }))
+    } else {
+        None
+    };
     Seen::Dataset { reads, nested, draft }
+}
+
+async fn contracted<V: Visit>(scope: &Scope, look: &Look, visit: &V, row: &mut V::Row) {
+    if V::CONTRACTS {
+        visit.add(row, contracts::of_dataset(scope, look).await);
+    }
 }
 
 async fn second<V: Visit>(scope: &Scope, uri: &str, first: &Classes, keep: &KeepSet, visit: &V) -> Place<V::Row> {
@@ -237,7 +255,10 @@ async fn second<V: Visit>(scope: &Scope, uri: &str, first: &Classes, keep: &Keep
     match contain::contained(lake, "looking a second time", uri, look(lake, uri, scope.at)).await {
         Ok(Looked::Dataset(second)) => {
             let classes = agreed(first, classes(&second, keep, &scope.ages(uri, &second)));
-            Place::Dataset(visit.row(scope, &Examined { look: *second, classes, looks: 2 }, keep))
+            let examined = Examined { look: *second, classes, looks: 2 };
+            let mut row = visit.row(scope, &examined, keep);
+            contracted(scope, &examined.look, visit, &mut row).await;
+            Place::Dataset(row)
         }
         Ok(Looked::DeclaredOnly) => Place::DeclaredOnly,
         Ok(Looked::Nothing) => Place::Nothing,

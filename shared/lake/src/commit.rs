@@ -75,6 +75,15 @@ pub async fn reserve(
     Ok((Arc::new(after), start..end))
 }
 
+/// One commit that changes nothing: it reserves no fragment id. What was HEAD becomes a version that can go.
+///
+/// # Errors
+/// As [`commit`].
+pub async fn empty(lake: &Lake, dataset: &Arc<Dataset>, stamper: &Stamper, slice: u32) -> Result<Dataset> {
+    let nothing = Operation::ReserveFragments { num_fragments: 0 };
+    commit(lake, dataset, dataset.version_id(), nothing, stamper.properties("erase", slice)).await
+}
+
 /// Removes the outputs of a lost commit, by name, only when the loss is proven: Lance reported a conflict, the result never
 /// left this process, and every version since the read version was read and none names a file of it. A conflict alone
 /// proves nothing: the other side may be our own commit delivered twice, and deleting then destroys HEAD (facts,

@@ -27,12 +27,14 @@
 //! | [`fold`] | fold new rows into indices and commit |
 //! | [`build`] | build an index on request and commit it |
 //! | [`verify`] | the same answers before and after |
+//! | [`erasure`] | what still holds deleted values |
 //! | [`retention`] | which versions may go, and what keeps the others |
 //! | [`stored`] | what the bytes of a dataset are, and who holds them |
 //! | [`clean`] | version clean-up by our own plan, in chunks |
 //! | [`rate`] | limits per second |
 //! | [`quarantine`] | moving what nobody names away, and back |
 //! | [`damage`] | which versions still read, and what to restore |
+//! | [`contract`] | a contract as a schema, and whether the live dataset agrees |
 //! | [`writers`] | is somebody else at long work |
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
@@ -44,8 +46,10 @@ pub mod clients;
 pub mod commit;
 pub mod compact;
 pub mod contain;
+pub mod contract;
 pub mod damage;
 pub mod discover;
+pub mod erasure;
 mod error;
 pub mod examine;
 pub mod faults;

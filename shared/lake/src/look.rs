@@ -49,6 +49,10 @@ pub struct ManifestInfo {
     pub rows: u64,
     /// Bytes of the manifest itself.
     pub size: u64,
+    /// Its fragments' ids.
+    pub fragments: RoaringBitmap,
+    /// Those with deleted rows, or with columns that its schema no longer has.
+    pub erased: RoaringBitmap,
 }
 
 impl ManifestInfo {
@@ -361,6 +365,7 @@ struct Collected {
 impl Collected {
     fn add(&mut self, uri: &str, candidate: &Candidate, facts: &Facts) {
         let ordinal = u32::try_from(self.manifests.len()).unwrap_or(u32::MAX);
+        let (fragments, erased) = held(facts);
         self.uses.add(ordinal, &candidate.tree, uri, facts, &mut self.reads);
         self.manifests.push(ManifestInfo {
             path: candidate.path.clone(),
@@ -374,8 +379,25 @@ impl Collected {
             operation: facts.operation.clone(),
             rows: facts.rows(),
             size: candidate.size,
+            fragments,
+            erased,
         });
     }
+}
+
+/// The ids of a version's fragments, and of those that hold values which it does not show.
+fn held(facts: &Facts) -> (RoaringBitmap, RoaringBitmap) {
+    let live: BTreeSet<i32> = facts.manifest.schema.fields_pre_order().map(|f| f.id).collect();
+    let (mut all, mut erased) = (RoaringBitmap::new(), RoaringBitmap::new());
+    for fragment in facts.manifest.fragments.iter() {
+        let Ok(id) = u32::try_from(fragment.id) else { continue };
+        all.insert(id);
+        let dead = |file: &lance_table::format::DataFile| file.fields.iter().any(|f| *f >= 0 && !live.contains(f));
+        if fragment.deletion_file.is_some() || fragment.files.iter().any(dead) {
+            erased.insert(id);
+        }
+    }
+    (all, erased)
 }
 
 /// Tags and branches of a dataset.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use squire_registry::{Governance, Policy};
 
+use crate::erasure::Erasure;
 use crate::look::Look;
 
 /// What keeps a version or bytes; the names of FACES (`retained.by`).
@@ -90,10 +91,12 @@ pub fn named(look: &Look, governance: &Governance) -> BTreeMap<u64, Holder> {
     out
 }
 
-/// The versions past everything that keeps them, and what keeps the others. HEAD (the last of `versions`) is neither. Pure.
+/// The versions past everything that keeps them, and what keeps the others. HEAD (the last of `versions`) is neither. With
+/// `erase_within` a version that holds deleted values goes by their deadline, also below `retain_versions`. Pure.
 pub fn choose(
     versions: &[Version],
     named: &BTreeMap<u64, Holder>,
+    erasure: &Erasure,
     policy: &Policy,
     now: DateTime<Utc>,
 ) -> (BTreeSet<u64>, Vec<Kept>) {
@@ -106,13 +109,16 @@ pub fn choose(
         let (version, next) = (&pair[0], &pair[1]);
         // A successor's clock that went backwards must not make a version old.
         let replaced_at = next.time.max(version.time);
-        let until = replaced_at.checked_add_signed(keep_for);
+        let gone_at = policy.erase_within.and_then(|within| erasure.goes_at(version.version, replaced_at, within));
+        let until = replaced_at.checked_add_signed(keep_for).into_iter().chain(gone_at).min();
         let by = if let Some(by) = named.get(&version.version) {
             Some((*by, None))
+        } else if gone_at.is_some_and(|at| at <= now) {
+            None
         } else if until.is_none_or(|until| until > now) {
             Some((Holder::Retention, until))
         } else if newest.contains(&version.version) {
-            Some((Holder::RetainVersions, None))
+            Some((Holder::RetainVersions, gone_at))
         } else {
             None
         };

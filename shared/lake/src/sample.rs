@@ -21,8 +21,10 @@ use prost::Message;
 
 use crate::{Error, Kind, Lake, Result};
 
+mod contracted;
 mod crafted;
 
+pub use contracted::write_contracted;
 pub use crafted::set_index_type;
 
 const WORDS: [&str; 12] = [

@@ -10,6 +10,7 @@ use roaring::RoaringBitmap;
 use squire_registry::Governance;
 
 use crate::classes::{Class, Classed, Classes, kept, named};
+use crate::erasure::Erasure;
 use crate::look::Look;
 use crate::refs::KeepSet;
 use crate::retention::{self, Holder, Kept};
@@ -169,7 +170,8 @@ impl<'a> Holders<'a> {
         let governance = standing.governance;
         let policy = &governance.policy.policy;
         let named = retention::named(look, governance);
-        let (gone, kept) = retention::choose(&retention::versions(look), &named, policy, standing.now);
+        let (gone, kept) =
+            retention::choose(&retention::versions(look), &named, &Erasure::of(look), policy, standing.now);
         let ordinals: BTreeMap<u64, u32> = look.versions().into_iter().map(|(i, m)| (m.version, i)).collect();
         let hold = governance.held_by().is_some();
         let mut out = Self { look, keep: standing.keep, kept: BTreeMap::new(), going: RoaringBitmap::new(), hold };

@@ -142,7 +142,7 @@ pub struct EffectivePolicy {
     pub policy: Policy,
     /// The record that won; it supplied every value (`target_rows` alone may fall through).
     pub source: PolicySource,
-    /// What the estate's floors raised.
+    /// What the estate's floors raised, and what a contract's ceiling lowered.
     pub clamped: Vec<String>,
     /// A change that lets versions go sooner and is still to come.
     pub pending: Option<Pending>,
@@ -357,7 +357,7 @@ impl Snapshot {
         if !clashing {
             subjects.extend(place.projects.iter().cloned().map(Subject::Project));
         }
-        let Resolved { policy: mut winner, source, pending } = self.winner(&subjects, defaults, now);
+        let Resolved { policy: mut winner, mut source, mut pending } = self.winner(&subjects, defaults, now);
         let mut table_config = own.notes.clone();
         if let Some((text, kept)) = own.auto_cleanup.as_ref()
             && source.kind == PolicySourceKind::Estate
@@ -374,7 +374,10 @@ impl Snapshot {
                 table_config.push(format!("squire.retention = {text}: not longer than the policy's, no effect"));
             }
         }
-        let (policy, clamped) = floors.clamp(&winner);
+        let ceiling = self.ceiling_of(place.subject.as_ref());
+        let lowered = ceiling.and_then(|c| c.apply(&mut winner, &mut source, &mut pending, floors, now));
+        let (policy, raised) = floors.clamp(&winner);
+        let clamped = lowered.into_iter().chain(raised).collect();
         EffectivePolicy { policy, source, clamped, pending, table_config }
     }
 

@@ -15,6 +15,7 @@
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
 //! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
 //! - [`claims`], `state`, `schedule`, `budget`, `work`, `jobs`, `reports`, [`runs`]: what a running fleet writes.
+//! - [`contract`]: what an enterprise promises of its tables.
 //!
 //! Only this crate knows record bytes.
 
@@ -25,6 +26,7 @@ mod budget;
 pub mod capabilities;
 pub mod check;
 pub mod claims;
+pub mod contract;
 pub mod error;
 mod generation;
 pub mod govern;

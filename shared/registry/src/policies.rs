@@ -197,8 +197,15 @@ impl Snapshot {
         floors: &Floors,
         now: DateTime<Utc>,
     ) -> EffectivePolicy {
-        let Resolved { policy, source, pending } = self.winner(&self.governing(subject), defaults, now);
-        let (policy, clamped) = floors.clamp(&policy);
+        let Resolved { mut policy, mut source, mut pending } = self.winner(&self.governing(subject), defaults, now);
+        let named = match subject {
+            Subject::Dataset(uri) => self.table_at(uri).map(|t| t.fields.subject()),
+            other => Some(other.clone()),
+        };
+        let ceiling = self.ceiling_of(named.as_ref());
+        let lowered = ceiling.and_then(|c| c.apply(&mut policy, &mut source, &mut pending, floors, now));
+        let (policy, raised) = floors.clamp(&policy);
+        let clamped = lowered.into_iter().chain(raised).collect();
         EffectivePolicy { policy, source, clamped, pending, table_config: Vec::new() }
     }
 

@@ -59,7 +59,7 @@ pub enum Collection {
     Trash,
     /// Reasons not to maintain something.
     Blocks,
-    /// Contracts; read by their own build, enumerated here.
+    /// Published contracts, by enterprise.
     Contracts,
     /// Leases on datasets; not in the snapshot.
     Claims,

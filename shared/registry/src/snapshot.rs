@@ -3,29 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::blocks::Block;
+use crate::contract::ContractRecord;
 use crate::generation::Read;
 use crate::record::{
     Collection, Estate, Fields, Location, Meta, Namespace, PolicyRecord, Project, Protection, Record, Table, Trash,
-    Unreadable, Warehouse, fields,
+    Unreadable, Warehouse,
 };
 use crate::runs::{CollectionCount, LiveCounts, short};
 use crate::subject::Subject;
 
 /// Records of one type by their id.
 pub type ById<T> = BTreeMap<String, Arc<Record<T>>>;
-
-/// A contract's record, enumerated and not interpreted here.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Contract {
-    /// Everything it says.
-    #[serde(flatten)]
-    pub fields: serde_json::Map<String, Value>,
-}
-
-fields! { Contract => Contracts, "contract"; }
 
 /// The registry's records as one LIST per collection found them. Cheap to clone.
 ///
@@ -43,7 +32,7 @@ pub struct Snapshot {
     pub(crate) protection: Arc<ById<Protection>>,
     pub(crate) trash: Arc<ById<Trash>>,
     pub(crate) blocks: Arc<ById<Block>>,
-    pub(crate) contracts: Arc<ById<Contract>>,
+    pub(crate) contracts: Arc<ById<ContractRecord>>,
     pub(crate) tombstones: Arc<BTreeMap<Collection, Vec<Meta>>>,
     pub(crate) table_of: Arc<HashMap<String, String>>,
     pub(crate) trash_of: Arc<HashMap<String, Vec<String>>>,

@@ -53,6 +53,14 @@ impl Subject {
         }
     }
 
+    /// The last segment of a table's or namespace's path.
+    pub(crate) fn leaf(&self) -> Option<&str> {
+        match self {
+            Self::Namespace(path) | Self::Table(path) => path.last().map(String::as_str),
+            _ => None,
+        }
+    }
+
     /// The namespace that holds this table or namespace; `None` at the top and for other kinds.
     pub fn parent_namespace(&self) -> Option<Subject> {
         match self {

@@ -113,6 +113,18 @@ impl<'a> Pass<'a> {
                 return pass.out;
             }
         };
+        if plan.erase && verified {
+            match contain::contained(lake, "the empty commit", &plan.uri, async { Ok(pass.commit_nothing().await) })
+                .await
+            {
+                Ok(Ok(())) | Ok(Err(Stop::Failed)) => {}
+                Ok(Err(Stop::Forbidden(skip))) => {
+                    pass.out.skipped = Some(skip);
+                    return pass.out;
+                }
+                Err(e) => pass.out.fail("cleanup", &e),
+            }
+        }
         if plan.cleanup.is_planned() {
             let cleanup = async {
                 Box::pin(pass.cleanup(verified)).await;
@@ -222,6 +234,29 @@ impl<'a> Pass<'a> {
             }
         }
         Ok(())
+    }
+
+    /// One empty stamped commit, where HEAD is still what was planned on: anything newer has replaced it already.
+    async fn commit_nothing(&mut self) -> Result<(), Stop> {
+        let head = self.reopen().await?;
+        if head.version_id() != self.plan.read_version {
+            return Ok(());
+        }
+        self.may_commit(&Outputs::default()).await?;
+        self.slice += 1;
+        match squire_lake::commit::empty(&self.tools.estate.lake, &head, &self.stamper, self.slice).await {
+            Ok(after) => {
+                self.committed(CommitStep::Erase, after.version_id());
+                let layout = Layout::of(self.look, &Default::default(), self.tools.estate.now());
+                self.relayout(&after, &layout).await.map(drop)
+            }
+            // Whoever was first has replaced HEAD.
+            Err(e) if e.kind() == Kind::Conflict => Ok(()),
+            Err(e) => {
+                self.out.fail("cleanup", &e);
+                Err(Stop::Failed)
+            }
+        }
     }
 
     fn next(&self, layout: &Layout, governance: &Governance, ours: &BTreeSet<u64>) -> Round {

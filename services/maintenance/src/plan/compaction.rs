@@ -120,7 +120,7 @@ fn tasks_by(layout: &Layout, target: &Target, limits: &Limits, signature: impl F
     let mut run: Vec<&FragmentInfo> = Vec::new();
     let mut last = None;
     for fragment in &layout.fragments {
-        let candidate = !held.contains(&fragment.id) && is_candidate(fragment, target);
+        let candidate = !held.contains(&fragment.id) && is_candidate(fragment, target, limits);
         let sign = signature(fragment.id);
         if !candidate || last.as_ref().is_some_and(|s| *s != sign) {
             close(&mut run, target, limits, whole, &mut out);
@@ -136,12 +136,13 @@ fn tasks_by(layout: &Layout, target: &Target, limits: &Limits, signature: impl F
     out
 }
 
-fn is_candidate(fragment: &FragmentInfo, target: &Target) -> bool {
-    fragment.physical_rows < target.rows || erases(fragment)
+fn is_candidate(fragment: &FragmentInfo, target: &Target, limits: &Limits) -> bool {
+    fragment.physical_rows < target.rows || erases(fragment, limits)
 }
 
-fn erases(fragment: &FragmentInfo) -> bool {
-    fragment.deleted_rows > 0 && fragment.deleted_rows as f64 >= DELETED_SHARE * fragment.physical_rows as f64
+fn erases(fragment: &FragmentInfo, limits: &Limits) -> bool {
+    let must = limits.erase && (fragment.deleted_rows > 0 || fragment.files_with_dead_columns > 0);
+    must || fragment.deleted_rows > 0 && fragment.deleted_rows as f64 >= DELETED_SHARE * fragment.physical_rows as f64
         || fragment.overlays > 10
 }
 
@@ -150,13 +151,13 @@ fn close(run: &mut Vec<&FragmentInfo>, target: &Target, limits: &Limits, whole: 
     let fragments = std::mem::take(run);
     let start = if whole { 0 } else { suffix(&fragments) };
     let (alone, merged) = fragments.split_at(start);
-    for fragment in alone.iter().filter(|f| erases(f)) {
-        out.extend(task(&[fragment], target));
+    for fragment in alone.iter().filter(|f| erases(f, limits)) {
+        out.extend(task(&[fragment], target, limits));
     }
     for bin in bins(merged, target) {
-        let enough = bin.len() as u64 >= limits.min_fragments || limits.quiet || bin.iter().any(|f| erases(f));
+        let enough = bin.len() as u64 >= limits.min_fragments || limits.quiet || bin.iter().any(|f| erases(f, limits));
         if enough {
-            out.extend(task(bin, target));
+            out.extend(task(bin, target, limits));
         }
     }
 }
@@ -196,11 +197,11 @@ fn bins<'a, 'b>(run: &'a [&'b FragmentInfo], target: &Target) -> Vec<&'a [&'b Fr
 }
 
 /// A task, if it gains: fewer fragments come out, or something is erased.
-fn task(bin: &[&FragmentInfo], target: &Target) -> Option<Task> {
+fn task(bin: &[&FragmentInfo], target: &Target, limits: &Limits) -> Option<Task> {
     let rows: u64 = bin.iter().map(|f| f.rows()).sum();
     // Lance makes max(1, rows / target) fragments of a task (optimize.rs, rewrite_files).
     let outputs = if rows == 0 { 0 } else { (rows / target.rows).max(1) };
-    let gains = outputs < bin.len() as u64 || bin.iter().any(|f| erases(f));
+    let gains = outputs < bin.len() as u64 || bin.iter().any(|f| erases(f, limits));
     gains.then(|| Task {
         fragments: bin.iter().map(|f| f.id).collect(),
         rows,

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use roaring::RoaringBitmap;
 use squire_lake::authority::Authority;
 use squire_lake::clients;
+use squire_lake::erasure::Erasure;
 use squire_lake::index::{IndexInfo, Segment, State};
 use squire_lake::listing::{Kind, classify};
 use squire_lake::look::{FragmentInfo, Look, owner};
@@ -51,6 +52,8 @@ pub struct Layout {
     pub deferred_remaps: bool,
     /// The owner of HEAD is not known to be Lance alone.
     pub detached: bool,
+    /// What still holds deleted values.
+    pub erasure: Erasure,
 }
 
 /// One version, for retention.
@@ -98,6 +101,7 @@ impl Layout {
             legacy_index: legacy_index(look),
             deferred_remaps: look.head.indices.iter().any(|i| i.name == "__lance_frag_reuse"),
             detached: matches!(look.authority, Authority::Detached { .. }),
+            erasure: Erasure::of(look),
         }
     }
 

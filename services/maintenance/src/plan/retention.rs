@@ -112,7 +112,8 @@ pub fn choose(layout: &Layout, rules: &Rules<'_>) -> (BTreeSet<u64>, Vec<Retaine
     let versions: Vec<Version> =
         layout.versions.iter().map(|v| Version { version: v.version, time: v.time, ours: v.ours }).collect();
     let named = named_versions(layout, rules);
-    let (going, kept) = retention::choose(&versions, &named, &rules.governance.policy.policy, rules.now);
+    let (going, kept) =
+        retention::choose(&versions, &named, &layout.erasure, &rules.governance.policy.policy, rules.now);
     let bytes = |version| layout.versions.iter().find(|v| v.version == version).map_or(0, |v| v.exclusive_bytes);
     let retained = kept.into_iter().map(|k| Retained {
         version: k.version,

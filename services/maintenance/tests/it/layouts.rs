@@ -91,6 +91,7 @@ pub fn layout(fragments: Vec<FragmentInfo>, indices: Vec<IndexInfo>) -> Layout {
         legacy_index: None,
         deferred_remaps: false,
         detached: false,
+        erasure: Default::default(),
     }
 }
 

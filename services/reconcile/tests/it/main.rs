@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bytes;
+mod contracts;
 mod reclaim;
 mod report;
 mod serve;

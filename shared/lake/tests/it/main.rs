@@ -4,6 +4,7 @@
 
 mod classes;
 mod clean;
+mod contract;
 mod damage;
 mod hook;
 mod look;

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use clap::{Args, Parser, Subcommand};
 use squire_registry::Level;
+use squire_registry::contract::Classification;
 use squire_service::cli::{Common, CompletionArgs};
 
 #[derive(Parser)]
@@ -95,6 +96,12 @@ pub(crate) enum Verb {
     Block {
         #[command(subcommand)]
         verb: BlockVerb,
+    },
+    /// Contracts of tables, pinax.v1: what columns mean, how sensitive they are, how long rows live
+    #[command(after_help = "Example: squire-registry contract validate contracts.json")]
+    Contract {
+        #[command(subcommand)]
+        verb: ContractVerb,
     },
     /// The effective configuration
     #[command(after_help = "Example: squire-registry config show")]
@@ -422,6 +429,99 @@ pub(crate) enum BlockVerb {
     /// All blocks, also those that have ended
     #[command(after_help = "Example: squire-registry block list")]
     List,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ContractVerb {
+    /// Prints a starting document with one table per profile; review it before it is published
+    #[command(after_help = "Example: squire-registry contract init --enterprise acme --owner data_platform --steward \
+                      enterprise_data --policy enterprise > contracts.json")]
+    Init {
+        /// The enterprise
+        #[arg(long)]
+        enterprise: String,
+        /// Who owns the tables
+        #[arg(long)]
+        owner: String,
+        /// Who looks after their meaning
+        #[arg(long)]
+        steward: String,
+        /// The policy that decides about reads
+        #[arg(long)]
+        policy: String,
+    },
+    /// Reads a document and names every rule that it breaks; needs no registry
+    #[command(after_help = "Example: squire-registry contract validate contracts.json")]
+    Validate {
+        /// The document; - is standard input
+        file: String,
+    },
+    /// Whether a document may follow another, or what is published
+    #[command(after_help = "Example: squire-registry contract check next.json --current contracts.json")]
+    Check {
+        /// The document that is proposed; - is standard input
+        file: String,
+        /// The document that it would replace; default: what is published
+        #[arg(long, value_name = "FILE")]
+        current: Option<String>,
+    },
+    /// What publishing a document would change, table by table; writes nothing
+    #[command(after_help = "Example: squire-registry contract plan next.json")]
+    Plan {
+        /// The document; - is standard input
+        file: String,
+    },
+    /// Publishes a document on the condition that what it replaces is what was reviewed
+    #[command(
+        after_help = "Example: squire-registry contract publish next.json --previous sha256:4c1f… --reason 'ticket 7'"
+    )]
+    Publish {
+        /// The document; - is standard input
+        file: String,
+        /// The digest that it replaces, from `contract plan`; none for the first
+        #[arg(long, value_name = "DIGEST")]
+        previous: Option<String>,
+        /// The date or timestamp that tells how old the rows of a table are
+        #[arg(long = "retention-column", value_name = "TABLE=COLUMN")]
+        retention_columns: Vec<String>,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// What is published; with an enterprise its whole document
+    #[command(after_help = "Example: squire-registry contract show acme -o json")]
+    Show {
+        /// The enterprise
+        enterprise: Option<String>,
+    },
+    /// A page of the tables that a purpose may see
+    #[command(after_help = "Example: squire-registry contract discover --purpose analytics")]
+    Discover {
+        /// A purpose that the principal may declare; several: tables that allow one of them
+        #[arg(long = "purpose", value_name = "P", required = true)]
+        purposes: Vec<String>,
+        /// Where to go on: `next` of the page before
+        #[arg(long, value_name = "CURSOR")]
+        page: Option<String>,
+        /// The enterprise; may be left out where there is one
+        #[arg(long)]
+        enterprise: Option<String>,
+        /// The most sensitive that the principal may see (public, internal, confidential, restricted); default: each table's own
+        #[arg(long, value_parser = classification)]
+        clearance: Option<Classification>,
+        /// The policy that decides; every table of the page must be bound to it
+        #[arg(long, value_name = "POLICY@REVISION", value_parser = binding)]
+        policy: Option<(String, u64)>,
+    },
+}
+
+fn classification(text: &str) -> Result<Classification, String> {
+    text.parse().map_err(|_| "write public, internal, confidential or restricted".to_owned())
+}
+
+fn binding(text: &str) -> Result<(String, u64), String> {
+    text.rsplit_once('@')
+        .and_then(|(policy, revision)| Some((policy.to_owned(), revision.parse().ok()?)))
+        .ok_or_else(|| "write POLICY@REVISION, like enterprise@1".to_owned())
 }
 
 fn level(text: &str) -> Result<Level, String> {

@@ -2,6 +2,7 @@
 
 mod args;
 mod context;
+mod contract;
 mod events;
 mod govern;
 mod hierarchy;
@@ -56,6 +57,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Policy { verb } => govern::policy(&context, verb).await,
         Verb::Protection { verb } => govern::protection(&context, verb).await,
         Verb::Trash { verb } => govern::trash(&context, verb).await,
+        Verb::Contract { verb } => contract::run(&context, verb).await,
         Verb::Block { verb } => govern::block(&context, verb).await,
     }
 }

@@ -6,6 +6,7 @@ mod blocks;
 mod budget;
 mod capabilities;
 mod claims;
+mod contract;
 mod govern;
 mod hierarchy;
 mod identity;

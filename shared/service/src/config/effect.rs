@@ -78,7 +78,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("policy", Effect::Now(&[Maintenance, Registry])),
     (
         "policy.erase_within",
-        Effect::Partly(&[Maintenance, Registry], "it shortens the retention, and starts no rewrite."),
+        Effect::Partly(&[Maintenance, Registry], "indices are not trained anew for it: see docs/erasure.md."),
     ),
     ("policy.longest_write", Effect::Now(&[Reconcile, Registry])),
     ("policy.retention", Effect::Now(&[Maintenance, Reconcile, Registry])),

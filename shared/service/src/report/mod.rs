@@ -5,6 +5,7 @@
 
 mod display;
 mod enums;
+mod erasure;
 mod finding;
 mod html;
 mod markdown;
@@ -24,6 +25,7 @@ pub use enums::{
     Authority, BlockReason, FailureKind, HoldReason, IndexAction, IndexState, Invariant, Layout, OutcomeKind,
     PolicySourceKind, ReportKind, Severity, SkipReason, StepKind, StepOutcome, StoredClass, TargetSource, TierSource,
 };
+pub use erasure::{Erasure, Unreached};
 pub use finding::{Finding, FindingKind, FindingSubject};
 pub use model::{
     Dataset, DatasetState, EstateInfo, Incomplete, IndexStatus, Outcome, PolicySource, PolicyView, Report, SCHEMA,

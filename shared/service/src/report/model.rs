@@ -12,6 +12,7 @@ use super::enums::{
     Authority, FailureKind, IndexState, Layout, OutcomeKind, PolicySourceKind, ReportKind, Severity, SkipReason,
     StepOutcome, StoredClass, TargetSource, TierSource,
 };
+use super::erasure::Erasure;
 use super::finding::Finding;
 use super::steps::Steps;
 use super::stored::{StoredBytes, cost_per_month};
@@ -173,6 +174,9 @@ pub struct Dataset {
     pub steps: Steps,
     /// What its stored bytes are; null where it was not looked at.
     pub stored: Option<StoredBytes>,
+    /// How far the erasure of deleted values has come, as the run found it; only where the policy sets `erase_within`.
+    #[serde(default)]
+    pub erasure: Option<Erasure>,
     /// Findings about it.
     pub findings: Vec<Finding>,
 }
@@ -197,6 +201,7 @@ impl Dataset {
             after: None,
             steps: Steps::default(),
             stored: None,
+            erasure: None,
             findings: Vec::new(),
         }
     }

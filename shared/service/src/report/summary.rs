@@ -63,7 +63,7 @@ impl Summary {
             counts: counts(report),
             rows: top.iter().map(|d| row(d, &names)).collect(),
             rest: rest(others, report.kind),
-            held: held(report),
+            held: held(report).into_iter().chain(super::erasure::lines(report, &names)).collect(),
             refused: refused(report, &names),
             needed: needed(report),
             findings,

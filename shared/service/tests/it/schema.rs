@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 use squire_service::report::{
-    Authority, CleanupStep, FailureKind, Finding, FindingKind, FindingSubject, HoldReason, IndexAction, IndexState,
-    Layout, OutcomeKind, PolicySource, PolicySourceKind, PolicyView, ReportKind, Retained, Severity, SkipReason,
-    StepOutcome, StepReason, TargetSource, TierSource, VerifyStep, WriterInfo,
+    Authority, CleanupStep, Erasure, FailureKind, Finding, FindingKind, FindingSubject, HoldReason, IndexAction,
+    IndexState, Layout, OutcomeKind, PolicySource, PolicySourceKind, PolicyView, ReportKind, Retained, Severity,
+    SkipReason, StepOutcome, StepReason, TargetSource, TierSource, Unreached, VerifyStep, WriterInfo,
 };
 
 use crate::fixture::{report, worked};
@@ -55,6 +55,15 @@ fn every_field_of_a_report_is_in_the_schema_and_no_other() {
         clamped: vec![],
         pending: None,
         values: [("retention".to_owned(), "7d".into())].into(),
+    });
+    d.erasure = Some(Erasure {
+        done: false,
+        since: None,
+        deadline: None,
+        fragments: 1,
+        versions: vec![1],
+        unreached: vec![Unreached { what: "version 1".into(), by: "tag x".into(), until: None }],
+        not_looked_at: vec!["quarantine".into()],
     });
     d.steps.verify = Some(VerifyStep::new(StepOutcome::Done, None));
     let cleanup: &mut CleanupStep = d.steps.cleanup.as_mut().unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod config_reference;
+mod contract;
 
 use std::path::Path;
 
@@ -117,6 +118,13 @@ fn every_verb_shows_an_example() {
         "block add",
         "block remove",
         "block list",
+        "contract init",
+        "contract validate",
+        "contract check",
+        "contract plan",
+        "contract publish",
+        "contract show",
+        "contract discover",
         "config show",
         "completion",
     ] {

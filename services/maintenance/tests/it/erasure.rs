@@ -1,0 +1,254 @@
+//! `erase_within`: what was deleted is gone by the deadline, and the report says what is not reached.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use roaring::RoaringBitmap;
+use serde_json::Value;
+use squire_lake::erasure::{Erasure, Held};
+use squire_lake::sample::{Sample, SampleIndex};
+
+use super::common::*;
+
+/// A day to erase, a month of retention, five versions kept: only erasure can remove anything here.
+fn run(verb: &str, here: &Here, more: &[&str]) -> Value {
+    let mut args = vec![verb.to_string(), here.text("lake")];
+    for set in ["policy.erase_within=1d", "policy.retention=30d", "policy.retain_versions=5"] {
+        args.extend(["--set".to_string(), set.to_string()]);
+    }
+    if verb == "sweep" {
+        args.push("--yes".into());
+    }
+    args.extend(more.iter().map(|s| (*s).to_string()));
+    report(&args)
+}
+
+fn erasure<'a>(report: &'a Value, end: &str) -> &'a Value {
+    &row(report, end)["erasure"]
+}
+
+/// Lets time pass: every version written so far looks this much older than it did.
+fn age(here: &Here, rel: &str, seconds: u64) {
+    for entry in std::fs::read_dir(here.path(rel).join("_versions")).expect("versions").flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|e| e == "manifest") {
+            let then = entry.metadata().and_then(|m| m.modified()).expect("a time") - Duration::from_secs(seconds);
+            squire_lake::sample::backdate(&path, seconds).expect("backdated");
+            std::fs::File::options().write(true).open(&path).and_then(|f| f.set_modified(then)).expect("touched");
+        }
+    }
+}
+
+/// Names of the files that can hold values: data, deletions and index directories.
+fn holders(here: &Here, rel: &str) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    for dir in ["data", "_deletions", "_indices"] {
+        for entry in std::fs::read_dir(here.path(rel).join(dir)).into_iter().flatten().flatten() {
+            out.insert(format!("{dir}/{}", entry.file_name().to_string_lossy()));
+        }
+    }
+    out
+}
+
+/// A settled table of one fragment, indexed.
+async fn settled(here: &Here, rel: &str) -> Sample {
+    let mut sample = here.table(rel, 4, 200).await;
+    sample.index(SampleIndex::BTree).await.expect("indexed");
+    sample.index(SampleIndex::FullText).await.expect("indexed");
+    report(&["sweep", &here.text("lake"), "--yes"]);
+    Sample::open(&lake(), &here.uri(rel), Default::default()).await.expect("opened")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_row_is_gone_by_the_deadline_below_retention_and_retain_versions() {
+    let here = Here::new();
+    let mut sample = settled(&here, "lake/t").await;
+    sample.delete("id = 7").await.expect("deleted");
+    let deleted_at = sample.version();
+    // Without a deadline one row of 800 is no reason to rewrite anything, and nothing is said of erasure.
+    let plain = report(&["sweep", &here.text("lake"), "--yes"]);
+    assert_eq!((&row(&plain, "lake/t")["outcome"]["kind"], erasure(&plain, "lake/t")), (&"idle".into(), &Value::Null));
+
+    let planned = run("plan", &here, &[]);
+    let view = erasure(&planned, "lake/t");
+    assert_eq!((&view["done"], &view["fragments"]), (&false.into(), &1.into()), "{view:#}");
+    assert!(!view["deadline"].is_null(), "{view:#}");
+    // The clock gives it a quarter of the time to gather more, then rewrites; a busy day's budget does not stop it.
+    let due = ["--due", "--set", "policy.interval=0s", "--set", "policy.max_stranded=0.0"];
+    assert_eq!(row(&run("plan", &here, &due), "lake/t")["steps"]["compact"]["outcome"], "nothing_to_do");
+    age(&here, "lake/t", 7 * 3_600);
+    let before = holders(&here, "lake/t");
+    let swept = run("sweep", &here, &due);
+    let steps = &row(&swept, "lake/t")["steps"];
+    assert_eq!((&steps["compact"]["outcome"], &steps["cleanup"]["versions_removed"]), (&"done".into(), &0.into()));
+
+    // Readable until the deadline, also by number.
+    let lake_ = lake();
+    assert_eq!(Sample::ids(&lake_, &here.uri("lake/t"), Some(deleted_at - 1)).await.expect("readable").len(), 800);
+    age(&here, "lake/t", 16 * 3_600);
+    let early = run("sweep", &here, &[]);
+    assert_eq!(row(&early, "lake/t")["steps"]["cleanup"]["versions_removed"], 0, "{early:#}");
+    let retained = &row(&early, "lake/t")["steps"]["cleanup"]["retained"][0];
+    assert!(retained["until"].as_str().is_some(), "the deadline is said: {retained:#}");
+    age(&here, "lake/t", 2 * 3_600);
+    let late = run("sweep", &here, &[]);
+    assert!(row(&late, "lake/t")["steps"]["cleanup"]["versions_removed"].as_u64().expect("a number") > 0, "{late:#}");
+    let after = holders(&here, "lake/t");
+    assert!(before.is_disjoint(&after), "no file of before the rewrite is left: {after:?}");
+    let proof = run("plan", &here, &[]);
+    let view = erasure(&proof, "lake/t");
+    assert_eq!((&view["done"], &view["since"], &view["versions"]), (&true.into(), &Value::Null, &Value::Array(vec![])));
+    assert_eq!(Sample::ids(&lake_, &here.uri("lake/t"), None).await.expect("HEAD reads").len(), 799);
+    here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_column_is_rewritten_and_a_late_rewrite_leaves_readers_half_the_time() {
+    let here = Here::new();
+    let mut sample = settled(&here, "lake/t").await;
+    sample.drop_column("body").await.expect("dropped");
+    let before = holders(&here, "lake/t");
+    // Nobody swept for ten days: the rewrite comes long after the deadline.
+    age(&here, "lake/t", 10 * 86_400);
+    let swept = run("sweep", &here, &[]);
+    assert_eq!(row(&swept, "lake/t")["steps"]["compact"]["outcome"], "done", "{swept:#}");
+    age(&here, "lake/t", 11 * 3_600);
+    let head = |report: &Value| report["steps"]["cleanup"]["versions_removed"].as_u64().expect("a number");
+    run("sweep", &here, &[]);
+    let readable = Sample::ids(&lake(), &here.uri("lake/t"), Some(sample.version())).await;
+    assert_eq!(readable.expect("it was current eleven hours ago").len(), 800);
+    age(&here, "lake/t", 2 * 3_600);
+    let late = run("sweep", &here, &[]);
+    assert!(head(row(&late, "lake/t")) > 0, "{late:#}");
+    assert!(before.is_disjoint(&holders(&here, "lake/t")));
+    assert_eq!(erasure(&run("plan", &here, &[]), "lake/t")["done"], true);
+    here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_table_gets_one_empty_stamped_commit_and_then_the_delete_can_go() {
+    let here = Here::new();
+    let mut sample = here.table("lake/t", 2, 100).await;
+    sample.delete("id >= 0").await.expect("deleted");
+    let told = sample.version();
+    // Without a deadline it stays as it is.
+    report(&["sweep", &here.text("lake"), "--yes"]);
+    assert!(!here.manifest("lake/t", told + 1).exists());
+    run("sweep", &here, &[]);
+    assert!(here.manifest("lake/t", told + 1).exists(), "one commit");
+    let again = run("sweep", &here, &[]);
+    assert!(!here.manifest("lake/t", told + 2).exists(), "and no second one");
+    assert_eq!(erasure(&again, "lake/t")["done"], false);
+    age(&here, "lake/t", 25 * 3_600);
+    run("sweep", &here, &[]);
+    assert!(!here.manifest("lake/t", told).exists(), "what told what was deleted is gone");
+    assert_eq!(holders(&here, "lake/t"), BTreeSet::new());
+    let proof = run("plan", &here, &[]);
+    assert_eq!(erasure(&proof, "lake/t")["done"], true, "{proof:#}");
+    let stamps = squire_lake::oracle::check(&lake(), &here.uri("lake"), Leftovers::None).await;
+    assert!(stamps.is_empty(), "{stamps:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_reached_is_listed_with_what_keeps_it() {
+    let here = Here::new();
+    let mut sample = settled(&here, "lake/t").await;
+    let good = sample.version();
+    sample.tag("audit", good).await.expect("tagged");
+    sample.delete("id = 7").await.expect("deleted");
+    run("sweep", &here, &[]);
+    age(&here, "lake/t", 30 * 3_600);
+    run("sweep", &here, &[]);
+    let view = run("plan", &here, &[]);
+    let unreached = &erasure(&view, "lake/t")["unreached"];
+    assert_eq!(unreached[0]["by"], "tag audit", "{unreached:#}");
+    assert_eq!(
+        (&unreached[0]["what"], &erasure(&view, "lake/t")["done"]),
+        (&format!("version {good}").into(), &false.into())
+    );
+    assert_eq!(Sample::ids(&lake(), &here.uri("lake/t"), Some(good)).await.expect("the tag reads").len(), 800);
+    here.oracle("lake");
+
+    // A hold keeps everything, and says so.
+    let held = Here::new();
+    let mut sample = settled(&held, "lake/t").await;
+    sample.delete("id = 7").await.expect("deleted");
+    let (subject, flag) =
+        (format!("dataset/{}", held.uri("lake/t")), format!("--registry={}", held.text("lake/_squire")));
+    assert_ok(&registry(&["protection", "set", &subject, "keep-history", &flag]), "protection set");
+    age(&held, "lake/t", 40 * 86_400);
+    run("sweep", &held, &[]);
+    age(&held, "lake/t", 40 * 86_400);
+    let view = run("sweep", &held, &[]);
+    assert_eq!(row(&view, "lake/t")["steps"]["cleanup"]["reason"], "held", "{view:#}");
+    let by: Vec<&str> = erasure(&view, "lake/t")["unreached"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|u| u["by"].as_str())
+        .collect();
+    assert!(by.iter().any(|b| b.starts_with("keep-history on dataset/")), "{by:?}");
+}
+
+fn at(hours: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::hours(hours)
+}
+
+fn held(version: u64, fragments: &[u32], erased: &[u32], operation: &str) -> Held {
+    Held {
+        version,
+        time: at(i64::try_from(version).unwrap_or(0)),
+        fragments: fragments.iter().copied().collect::<RoaringBitmap>(),
+        erased: erased.iter().copied().collect(),
+        operation: (!operation.is_empty()).then(|| operation.to_owned()),
+        ours: false,
+    }
+}
+
+#[test]
+fn what_holds_erased_values_is_told_from_plain_history() {
+    let day = Duration::from_secs(86_400);
+    // Appended, merged: history, and nothing erased.
+    let plain =
+        Erasure::over(&[held(1, &[0], &[], "append"), held(2, &[0, 1], &[], "append"), held(3, &[2], &[], "rewrite")]);
+    assert_eq!((plain.versions.len(), plain.fragments.len(), plain.head_tells), (0, 0, None));
+    assert_eq!(plain.old.into_iter().collect::<Vec<_>>(), [1, 2]);
+    // Deleted from what a merge made: what the merge was made of holds it too.
+    let merged = Erasure::over(&[
+        held(1, &[0], &[], "append"),
+        held(2, &[0, 1], &[], "append"),
+        held(3, &[2], &[], "rewrite"),
+        held(4, &[2], &[2], "delete"),
+        held(5, &[3], &[], "rewrite"),
+    ]);
+    assert_eq!(merged.versions.into_iter().collect::<Vec<_>>(), [(1, at(4)), (2, at(4)), (3, at(4)), (4, at(4))]);
+    // The same without knowing the operations.
+    let unknown = Erasure::over(&[held(1, &[0], &[], ""), held(2, &[0], &[0], ""), held(3, &[1], &[], "rewrite")]);
+    assert_eq!(unknown.versions.into_iter().collect::<Vec<_>>(), [(1, at(2)), (2, at(2))]);
+    // A row of fragment 0 deleted at 2, rewritten at 4: 1, 2 and 3 hold it since 2.
+    let deleted = Erasure::over(&[
+        held(1, &[0, 1], &[], "append"),
+        held(2, &[0, 1], &[0], "delete"),
+        held(3, &[0, 1, 2], &[0], "append"),
+        held(4, &[1, 2, 3], &[], "rewrite"),
+    ]);
+    assert_eq!(deleted.versions.into_iter().collect::<Vec<_>>(), [(1, at(2)), (2, at(2)), (3, at(2))]);
+    // Not rewritten yet: HEAD holds it, and no version but the one that tells of it is worth removing.
+    let open =
+        Erasure::over(&[held(1, &[0], &[], "append"), held(2, &[0], &[0], "delete"), held(3, &[0], &[0], "append")]);
+    assert_eq!((open.fragments.into_iter().collect::<Vec<_>>(), open.versions.len()), (vec![(0, at(2))], 1));
+    // Fragment 1 deleted whole at 2, fragment 0 overwritten at 3.
+    let whole = Erasure::over(&[
+        held(1, &[0, 1], &[], "append"),
+        held(2, &[0], &[], "delete"),
+        held(3, &[2], &[], "overwrite"),
+    ]);
+    assert_eq!(whole.versions.clone().into_iter().collect::<Vec<_>>(), [(1, at(2)), (2, at(2))]);
+    assert_eq!(whole.goes_at(1, at(2), day), Some(at(26)));
+    assert_eq!(whole.goes_at(2, at(3), day), Some(at(26)));
+    assert_eq!(whole.goes_at(2, at(20), day), Some(at(32)), "half of the time after it was replaced");
+    assert_eq!(whole.goes_at(3, at(3), day), None);
+    assert_eq!(Erasure::over(&[]), Erasure::default());
+    assert_eq!(Erasure::over(&[held(7, &[], &[], "delete")]).head_tells, Some(at(7)));
+}
