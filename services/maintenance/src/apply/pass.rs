@@ -290,6 +290,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Executes and lands the round's tasks. `None` after a conflict.
+    #[tracing::instrument(level = "debug", skip_all)]
     async fn compact(
         &mut self,
         handle: &Arc<Dataset>,
@@ -367,6 +368,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Folds and lands the round's index work. `None` after a conflict.
+    #[tracing::instrument(level = "debug", name = "optimize_indices", skip_all)]
     async fn fold(
         &mut self,
         handle: &Arc<Dataset>,
@@ -435,6 +437,7 @@ impl<'a> Pass<'a> {
         self.out.commits.push(Commit { step, version, at: self.tools.estate.now() });
     }
 
+    #[tracing::instrument(level = "debug", skip_all)]
     async fn verify(
         &mut self,
         rewrite: &verify::Rewrite,

@@ -8,6 +8,7 @@ use squire_service::bus::data::{PassData, PassRequested, RecordData, Request, Ve
 use squire_service::bus::{Consumer, Delivery, EventType, Queue};
 use squire_service::config::Mode;
 use squire_service::report::{Dataset, FailureKind, OutcomeKind, ReportKind, SkipReason};
+use squire_service::telemetry;
 use tracing::Instrument as _;
 
 use super::{BACK_OFF, Daemon, FRESH, NEIGHBOURS, PULL, slices, subject, tick};
@@ -69,6 +70,7 @@ async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
         Request::Commit(commit) => tracing::info_span!("commit", run = %commit.run, dataset = commit.uri),
         _ => return,
     };
+    telemetry::follow(&span, delivery.event().and_then(|e| e.traceparent.as_deref()));
     let attempts = delivery.attempts();
     let alive = delivery.keep_alive();
     let verdict = async {

@@ -35,6 +35,7 @@ mod serve_controls;
 mod signals;
 mod skips;
 mod slices;
+mod traces;
 mod two_sweeps;
 mod verification;
 mod yielding;

@@ -63,7 +63,7 @@ impl Effect {
 const DAEMONS: &[Program] = &[Maintenance, Reconcile, IndexBuild];
 
 /// Sections, and the keys that differ from their section; the longest line that fits a key holds.
-const EFFECTS: [(&str, Effect); 31] = [
+const EFFECTS: [(&str, Effect); 32] = [
     ("estate", Effect::Now(&[Maintenance])),
     ("estate.name", Effect::Now(&[Maintenance, Reconcile, Registry])),
     ("estate.mode", Effect::Now(&[Maintenance, Reconcile])),
@@ -98,4 +98,5 @@ const EFFECTS: [(&str, Effect); 31] = [
     ("schedule.reconcile", Effect::NotYet(&[Reconcile])),
     ("bus", Effect::Now(&[Maintenance, Registry])),
     ("http", Effect::Now(&[Maintenance])),
+    ("tracing", Effect::Now(&[Maintenance])),
 ];

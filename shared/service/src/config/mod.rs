@@ -19,9 +19,6 @@ pub use effect::{Effect, Program};
 pub use error::{ConfigError, ConfigErrorKind, Issue};
 pub use layer::Source;
 pub use load::{Loaded, Loader, Validator};
-pub use sections::{
-    Budget, Bus, BusKind, BusTls, Config, Estate, Grace, Http, Limits, Maintain, Mode, Prices, Registry, Rollout,
-    Schedule,
-};
+pub use sections::{Budget, Bus, BusKind, BusTls, Config, Estate, Grace, Http, Limits, Maintain, Mode, Prices, Registry, Rollout, Schedule, Tracing};
 pub use show::{Leaf, redact_command};
 pub use storage::{Storage, StorageOptions};
