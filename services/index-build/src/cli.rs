@@ -36,7 +36,9 @@ pub fn main() -> Exit {
     let run = || -> anyhow::Result<Exit> {
         tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(cli))
     };
-    run().unwrap_or_else(|error| cli::report_error(&error, verbose))
+    let exit = run().unwrap_or_else(|error| cli::report_error(&error, verbose));
+    telemetry::flush();
+    exit
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
@@ -45,9 +47,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let audience = if matches!(cli.verb, Some(Verb::Serve)) { Audience::Daemon } else { Audience::Command };
-    telemetry::init_logs(&cli.common, audience)?;
-    let metrics = Metrics::install();
     let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
+    telemetry::init(&cli.common, audience, &loaded.config.tracing, "squire-index-build")?;
+    let metrics = Metrics::install();
     if cli.common.check_config {
         cli::print_stdout(&loaded.checked_text())?;
         return Ok(Exit::Ok);

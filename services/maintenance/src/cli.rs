@@ -45,10 +45,12 @@ pub fn main() -> Exit {
     let run = || -> anyhow::Result<Exit> {
         tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(cli))
     };
-    match run() {
+    let exit = match run() {
         Ok(exit) => exit,
         Err(e) => report_error(&e, verbose),
-    }
+    };
+    telemetry::flush();
+    exit
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
@@ -58,9 +60,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let audience = if matches!(cli.verb, Some(Verb::Serve)) { Audience::Daemon } else { Audience::Command };
-    telemetry::init_logs(&common, audience)?;
-    let metrics = Metrics::install();
     let config: Loaded<Policy, Floors> = common.loader(PORT).load()?;
+    telemetry::init(&common, audience, &config.config.tracing, "squire-maintenance")?;
+    let metrics = Metrics::install();
     config
         .config
         .policy
@@ -228,6 +230,7 @@ impl Context {
         Ok(report.exit(detailed))
     }
 
+    #[tracing::instrument(level = "debug", name = "plan", skip_all)]
     async fn plan(&self, args: PlanArgs) -> anyhow::Result<Exit> {
         let estate = self.estate(&args.roots, args.bounds.flags(), args.at).await?;
         let settings = settings(&estate, &args.bounds, args.due)?;
@@ -255,6 +258,7 @@ impl Context {
         Ok(Exit::Ok)
     }
 
+    #[tracing::instrument(level = "debug", name = "sweep", skip_all)]
     async fn sweep(&self, args: SweepArgs) -> anyhow::Result<Exit> {
         self.config.warn_of_what_has_no_effect(squire_service::config::Program::Maintenance);
         let mut estate = self.estate(&args.roots, args.bounds.flags(), None).await?;
@@ -268,6 +272,7 @@ impl Context {
         self.carry_out(&mut estate, planned, settings, ReportKind::Sweep, (args.yes, Some(&selection))).await
     }
 
+    #[tracing::instrument(level = "debug", name = "apply", skip_all)]
     async fn apply(&self, path: &std::path::Path, datasets: Vec<String>) -> anyhow::Result<Exit> {
         let file: PlanFile<DatasetPlan> = PlanFile::read_for(path, PlanKind::Maintenance)?;
         let mut by_uri: HashMap<String, DatasetPlan> = HashMap::new();

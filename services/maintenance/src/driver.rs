@@ -150,6 +150,7 @@ pub struct PlannedEstate {
 ///
 /// Where versions would go, what is only marked as unmoved is confirmed first, and looked at again where it has changed: a clone
 /// graph that is wrong must not let a file go.
+#[tracing::instrument(level = "debug", name = "look", skip_all)]
 pub async fn plan_estate(
     estate: &Estate,
     selection: &Selection,

@@ -76,7 +76,9 @@ enum ConfigVerb {
 pub(crate) fn main() -> Exit {
     telemetry::with_full_store_labels();
     let cli = Cli::parse();
-    run(&cli).unwrap_or_else(|error| cli::report_error(&error, cli.common.is_verbose()))
+    let exit = run(&cli).unwrap_or_else(|error| cli::report_error(&error, cli.common.is_verbose()));
+    telemetry::flush();
+    exit
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Exit> {
@@ -85,9 +87,9 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let audience = if matches!(cli.verb, Some(Verb::Serve)) { Audience::Daemon } else { Audience::Command };
-    telemetry::init_logs(&cli.common, audience)?;
-    let metrics = Metrics::install();
     let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
+    telemetry::init(&cli.common, audience, &loaded.config.tracing, "squire-reconcile")?;
+    let metrics = Metrics::install();
     if cli.common.check_config {
         cli::print_stdout(&loaded.checked_text())?;
         return Ok(Exit::Ok);

@@ -24,6 +24,7 @@ use crate::{Error, Kind, Lake, Result, look, manifest};
 ///
 /// # Errors
 /// `Conflict` when somebody else's commit was first; the error says whether the loss is proven.
+#[tracing::instrument(level = "debug", skip_all, fields(operation = %operation, read_version))]
 pub async fn commit(
     lake: &Lake,
     dataset: &Arc<Dataset>,

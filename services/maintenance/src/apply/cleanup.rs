@@ -13,6 +13,7 @@ use crate::plan::{self, Layout, Rules};
 
 impl Pass<'_> {
     /// Plans the clean-up on a fresh look and applies what both plans name.
+    #[tracing::instrument(level = "debug", skip_all)]
     pub(super) async fn cleanup(&mut self, verified: bool) {
         // Another step's failure does not stop clean-up; an unverified rewrite does, and so does a file that could not be
         // read although its size is right: an older version may be the only good one.

@@ -328,6 +328,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Executes and lands the round's tasks. `None` after a conflict.
+    #[tracing::instrument(level = "debug", skip_all)]
     async fn compact(
         &mut self,
         handle: &Arc<Dataset>,
@@ -408,6 +409,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Folds and lands the round's index work. `None` after a conflict.
+    #[tracing::instrument(level = "debug", name = "optimize_indices", skip_all)]
     async fn fold(
         &mut self,
         handle: &Arc<Dataset>,
@@ -476,6 +478,7 @@ impl<'a> Pass<'a> {
         self.out.commits.push(Commit { step, version, at: self.tools.estate.now(), verified: false });
     }
 
+    #[tracing::instrument(level = "debug", skip_all)]
     async fn verify(
         &mut self,
         rewrite: &verify::Rewrite,

@@ -9,6 +9,8 @@ use squire_service::bus::data::{PassRequested, Request, RunData, TickDue};
 use squire_service::bus::{Delivery, EventType, Published, Queue, Task};
 use squire_service::config::Mode;
 use squire_service::report::{Report, ReportKind};
+use squire_service::telemetry;
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::inbox::Inbox;
@@ -36,7 +38,9 @@ async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
         return;
     };
     let alive = delivery.keep_alive();
-    let done = sweep(daemon, &due).await;
+    let span = tracing::info_span!("sweep", run = tracing::field::Empty);
+    telemetry::follow(&span, delivery.event().and_then(|e| e.traceparent.as_deref()));
+    let done = sweep(daemon, &due).instrument(span).await;
     drop(alive);
     let said = match done {
         Ok(()) => delivery.ack().await,
@@ -56,6 +60,7 @@ async fn sweep(daemon: &Arc<Daemon>, due: &TickDue) -> anyhow::Result<()> {
     events::send_what_waits(daemon).await;
     let started = Utc::now();
     let run = Uuid::now_v7();
+    tracing::Span::current().record("run", tracing::field::display(run));
     let estate = daemon.estate(run).await?;
     let by_hand = !due.datasets.is_empty();
     let settings = daemon.settings(&estate, !by_hand);

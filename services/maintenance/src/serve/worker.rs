@@ -8,6 +8,7 @@ use squire_service::bus::data::{PassRequested, Request};
 use squire_service::bus::{Delivery, Queue};
 use squire_service::config::Mode;
 use squire_service::report::{Dataset, FailureKind, ReportKind, SkipReason};
+use squire_service::telemetry;
 use tracing::Instrument as _;
 
 use super::inbox::Inbox;
@@ -49,6 +50,7 @@ async fn handle(daemon: &Arc<Daemon>, delivery: Delivery) {
         Request::Commit(commit) => tracing::info_span!("commit", run = %commit.run, dataset = commit.uri),
         _ => return,
     };
+    telemetry::follow(&span, delivery.event().and_then(|e| e.traceparent.as_deref()));
     let attempts = delivery.attempts();
     let alive = delivery.keep_alive();
     let verdict = async {

@@ -44,6 +44,7 @@ mod serve_events;
 mod signals;
 mod skips;
 mod slices;
+mod traces;
 mod two_sweeps;
 mod verification;
 mod yielding;

@@ -138,9 +138,20 @@ pub struct Event {
     /// `application/json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datacontenttype: Option<String>,
+    /// The trace it belongs to, as the W3C writes it (a CloudEvents extension); kept as text, whatever it is.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "text_or_nothing")]
+    pub traceparent: Option<String>,
     /// What the type says it is.
     #[serde(default)]
     pub data: Value,
+}
+
+/// An extension of another type than ours is no reason to refuse an event.
+fn text_or_nothing<'de, D: serde::Deserializer<'de>>(value: D) -> std::result::Result<Option<String>, D::Error> {
+    Ok(match Value::deserialize(value)? {
+        Value::String(text) => Some(text),
+        _ => None,
+    })
 }
 
 impl Event {
@@ -182,6 +193,7 @@ impl Event {
             subject: Some(subject.to_owned()),
             time: Some(time),
             datacontenttype: Some("application/json".to_owned()),
+            traceparent: crate::telemetry::traceparent(),
             data,
         })
     }

@@ -53,6 +53,7 @@ pub(super) fn problems<P, F>(config: &Config<P, F>) -> Vec<Problem> {
         bad("estate.name", "is empty".into(), "name the estate, for example \"default\"");
     }
     schedule(config, &mut bad);
+    tracing(config, &mut bad);
     bus(config, &mut bad);
     money(config, &mut bad);
     out
@@ -99,6 +100,18 @@ fn bus<P, F>(config: &Config<P, F>, bad: &mut impl FnMut(&str, String, &str)) {
     }
     if b.replicas.is_some_and(|r| !(1..=5).contains(&r)) {
         bad("bus.replicas", "is no number of copies".into(), "use 1, 3 or 5");
+    }
+}
+
+fn tracing<P, F>(config: &Config<P, F>, bad: &mut impl FnMut(&str, String, &str)) {
+    let t = &config.tracing;
+    if let Some(endpoint) = &t.endpoint
+        && !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme))
+    {
+        bad("tracing.endpoint", format!("{endpoint:?} is no URL of HTTP"), "use for example \"http://collector:4318\"");
+    }
+    if !(0.0..=1.0).contains(&t.sample) {
+        bad("tracing.sample", format!("{} is no share", t.sample), "use a number from 0 to 1");
     }
 }
 

@@ -106,4 +106,5 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("schedule.reconcile", Effect::Now(&[Reconcile])),
     ("bus", Effect::Now(EVERY)),
     ("http", Effect::Now(DAEMONS)),
+    ("tracing", Effect::Now(DAEMONS)),
 ];

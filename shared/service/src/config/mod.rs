@@ -21,7 +21,7 @@ pub use layer::Source;
 pub use load::{Loaded, Loader, Validator};
 pub use sections::{
     Budget, Bus, BusKind, BusTls, Config, Estate, Grace, Http, Limits, Maintain, Mode, Prices, Registry, Rollout,
-    Schedule,
+    Schedule, Tracing,
 };
 pub use show::{Leaf, redact_command};
 pub use storage::{Storage, StorageOptions};

@@ -51,6 +51,8 @@ pub struct Config<P, F> {
     pub bus: Bus,
     /// The read-only HTTP face.
     pub http: Http,
+    /// Traces over OTLP; off until a collector is named.
+    pub tracing: Tracing,
 }
 
 /// `[estate] mode`: how far Squire may go.
@@ -410,5 +412,21 @@ impl Http {
 impl Default for Http {
     fn default() -> Self {
         Self::loopback(9464)
+    }
+}
+
+/// `[tracing]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tracing {
+    /// Base URL of an OpenTelemetry collector that takes OTLP over HTTP (protobuf), such as `http://collector:4318`.
+    pub endpoint: Option<String>,
+    /// Share of the traces that is sent, 0 to 1; the parts of one sweep go together.
+    pub sample: f64,
+}
+
+impl Default for Tracing {
+    fn default() -> Self {
+        Self { endpoint: None, sample: 1.0 }
     }
 }
