@@ -15,6 +15,7 @@ use squire_lake::known::{Mark, is_same, is_unmoved};
 use squire_lake::refs::Reads;
 use squire_lake::{tier, uri};
 use squire_registry::Governance;
+use squire_service::config::Mode;
 use squire_service::report::{self as model, Dataset, Finding, Outcome, Severity, SkipReason, StepOutcome, StepReason};
 
 use crate::admit::{self, Skip};
@@ -49,6 +50,9 @@ pub struct Known {
     not_due: bool,
     /// What a report shows of it; `None` where only its reads matter.
     shown: Option<model::DatasetState>,
+    /// What its bytes were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stored: Option<model::StoredBytes>,
     /// What was found about it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     findings: Vec<Finding>,
@@ -208,6 +212,7 @@ impl Unmoved {
         out.authority = model::Authority::Linear;
         out.before.clone_from(&self.known.shown);
         out.after = self.known.shown.clone().filter(|_| self.skip.is_none());
+        out.stored.clone_from(&self.known.stored);
         out.findings.clone_from(&self.known.findings);
         out
     }
@@ -221,7 +226,8 @@ fn bare(estate: &Estate, uri: &str) -> Governance {
 /// The digest may differ between builds: then one full look is taken.
 fn basis(estate: &Estate, settings: &Settings, governance: &Governance) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let text = format!("{governance:?} {settings:?} {:?} {}", estate.flags, squire_service::VERSION);
+    let prices = &estate.config().prices;
+    let text = format!("{governance:?} {settings:?} {:?} {prices:?} {}", estate.flags, squire_service::VERSION);
     text.hash(&mut hasher);
     hasher.finish()
 }
@@ -264,6 +270,7 @@ pub async fn remember(estate: &Estate, settings: &Settings, planned: &PlannedEst
             due_at: longest(uri, now),
             not_due: false,
             shown: None,
+            stored: None,
             findings: Vec::new(),
         });
         found.insert(uri.clone(), known);
@@ -300,6 +307,12 @@ fn of_candidate(
     if !p.state.is_calm() || p.has_unnamed_files(now) || planned.scope.inside.contains_key(&candidate.uri) {
         return None;
     }
+    // What waits for another mode is told of by every tick, and so it is looked at.
+    let asked = Settings { mode: Mode::Maintain, ..settings.clone() };
+    let waits = p.plan.cleanup.reason == Some(StepReason::Mode);
+    if waits && driver::clean_up_as_if(estate, planned, p, &asked).cleanup.is_planned() {
+        return None;
+    }
     let governance = bare(estate, &candidate.uri);
     let left_alone =
         admit::forbidden(&governance, now).is_some() || estate.selected(&candidate.uri, &governance).is_some();
@@ -315,6 +328,7 @@ fn of_candidate(
         due_at: due_at.min(longest(&candidate.uri, now)),
         not_due: !left_alone && skip.is_some(),
         shown: row.before,
+        stored: row.stored,
         findings: row.findings,
     })
 }

@@ -132,6 +132,10 @@ impl Grown {
         if self.due {
             known::remember(&estate, &settings, &planned).await;
         }
+        let has_work = |c: &driver::Candidate| matches!(&c.case, driver::Case::Planned(p) if p.has_work());
+        if !planned.candidates.iter().any(has_work) {
+            return driver::datasets(&estate, &planned, &Default::default()).remove(0);
+        }
         registry.run_open(run_record(&estate, &registry)).await.expect("a run");
         let tools = Tools {
             estate: estate.clone(),
