@@ -57,8 +57,10 @@ def bare(store):
 
 def main():
     with tempfile.TemporaryDirectory() as work:
-        server = subprocess.Popen([sys.executable, os.path.join(HERE, "../py/s3.py"), os.path.join(work, "s3"), "--empty"],
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        folder = os.path.join(work, "s3")
+        os.mkdir(folder)
+        server = subprocess.Popen([sys.executable, os.path.join(HERE, "../py/s3.py"), folder, "--empty"], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
         try:
             options = json.loads(server.stdout.readline())["options"]
             measure(work, options)
