@@ -192,3 +192,18 @@ async fn stops(config: &str, (rewritten_bytes, cost): (u64, f64), says: &str) {
     assert_eq!(dataset_tree(&here.path("lake")), before);
     assert_eq!(registry.spent_on(today).await.expect("read"), spent, "nothing stays reserved");
 }
+
+#[test]
+fn a_sweep_with_bounded_requests_says_that_it_takes_part_and_does_the_same_work() {
+    use super::s3_estate::{OnS3, Pristine};
+    let test = "a_sweep_with_bounded_requests_says_that_it_takes_part_and_does_the_same_work";
+    let Some(server) = squire_test_support::Server::shared(test) else { return };
+    let pristine = Pristine::one(server);
+    let estate = OnS3::copy(server, &pristine);
+    let ended = estate.start(&["--set", "budget.requests_per_second=200"]).end();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert_eq!(ended.row("orders")["outcome"]["kind"], "maintained", "{:#}", ended.report);
+    let said = estate.proxy.log().iter().filter(|r| r.is_write() && r.path.contains("/_squire/v1/shares/")).count();
+    assert!(said > 0, "nobody else could know that it takes part");
+    estate.converges(&pristine, "bounded");
+}

@@ -24,7 +24,8 @@ async fn a_run_that_comes_twice_stamps_nothing_twice_and_keeps_both_entries() {
     let inside = Inside::with(&KEEP).await;
     let run = inside.tools.estate.run;
     for attempt in 1..=2 {
-        let applied = driver::apply_one(&inside.tools, &*inside.plan().await).await;
+        let p = inside.plan().await;
+        let applied = driver::apply_one(&inside.tools, &p).await;
         assert!(applied.failures.is_empty() && !applied.commits.is_empty(), "{attempt}: {applied:?}");
         append(&inside, 6).await;
     }
@@ -70,7 +71,8 @@ async fn what_a_dead_worker_committed_after_the_plan_is_planned_anew_and_not_ove
     assert_eq!(reason.as_str(), "plan_stale");
     assert_eq!(seen(&inside.uri).await.version(), head);
     // Planned anew, it is done at once: the claim was given back.
-    let applied = driver::apply_one(&inside.tools, &*inside.plan().await).await;
+    let p = inside.plan().await;
+    let applied = driver::apply_one(&inside.tools, &p).await;
     assert!(applied.failures.is_empty() && !applied.commits.is_empty(), "{applied:?}");
     inside.here.oracle("lake");
 }
