@@ -44,7 +44,7 @@ pub fn read_record(collection: Collection, bytes: &[u8]) -> std::result::Result<
         Collection::Claims => typed::<crate::claims::ClaimRecord>(meta, body).map(|r| r.meta),
         Collection::State => typed::<crate::state::Shard>(meta, body).map(|r| r.meta),
         Collection::Runs => typed::<crate::runs::RunRecord>(meta, body).map(|r| r.meta),
-        Collection::RunEntries => typed::<crate::runs::DatasetEntry>(meta, body).map(|r| r.meta),
+        Collection::RunEntries => typed::<crate::attempts::Attempts>(meta, body).map(|r| r.meta),
         Collection::Probes => typed::<crate::probe::Probe>(meta, body).map(|r| r.meta),
         Collection::Schedule => typed::<crate::schedule::Published>(meta, body).map(|r| r.meta),
         Collection::Budget => typed::<crate::budget::Spending>(meta, body).map(|r| r.meta),

@@ -238,7 +238,7 @@ impl Registry {
         for ended in snapshot.ended_namespaces(Utc::now()) {
             self.remove_own::<Trash>(&ended.meta.id, ended.meta.nonce, Some(reason)).await?;
         }
-        Ok(())
+        Ok(was)
     }
 
     /// Refuses a location that the trash holds: it would be a live table and a frozen one at once.
