@@ -1,4 +1,4 @@
-# make demo · make test · make test-chart · make lint · make bench · make test-long
+# make demo · make test · make test-chart · make lint · make bench · make fuzz · make test-long
 #
 # What the machine lacks is installed with its own package manager, or named in one line.
 
@@ -12,7 +12,7 @@ BIN := $(CARGO_TARGET_DIR)/debug
 SHARED := $(or $(TEST_SHARED),$(abspath ../shared))
 TESTS := TEST_PYTHON="$(VENV)/bin/python" TEST_SHARED="$(SHARED)" cargo test --workspace --lib --bins --tests --no-fail-fast
 
-.PHONY: help demo build test lint test-long test-chart bench tools python old-clients chart-tools
+.PHONY: help demo build test lint test-long test-chart bench fuzz tools python old-clients chart-tools
 
 help:
 	@sed -n '1,3p' Makefile
@@ -77,3 +77,10 @@ bench: tools python
 	"$(VENV)/bin/python" tests/bench/bench.py "$(CARGO_TARGET_DIR)/release/squire-maintenance"
 	"$(VENV)/bin/python" tests/bench/reconcile.py "$(CARGO_TARGET_DIR)/release/squire-reconcile"
 	"$(VENV)/bin/python" tests/bench/index_build.py "$(CARGO_TARGET_DIR)/release/squire-index-build" "$(CARGO_TARGET_DIR)/release/squire-registry"
+	TEST_PYTHON="$(VENV)/bin/python" cargo bench -p squire-registry --bench snapshot
+
+# A minute for each parser, from the seeds that are committed; what it finds lies under fuzz/artifacts.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+fuzz: python
+	@scripts/fuzz.sh "$(VENV)" "$(CACHE)" $(FUZZ_SECONDS) $(FUZZ_TARGETS)

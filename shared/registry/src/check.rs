@@ -2,9 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use chrono::Utc;
 use serde::Serialize;
 
+use crate::error::Result;
+use crate::mend::half_states;
+use crate::policy::Policy;
+use crate::record::{Collection, Fields, Unreadable};
+use crate::registry::Registry;
 use crate::snapshot::Snapshot;
+use crate::storage::{canonical_uri, join_uri};
 use crate::subject::Subject;
 
 /// What `check` can find; the words of FACES where there is one.
@@ -14,18 +21,30 @@ use crate::subject::Subject;
 pub enum ProblemKind {
     /// A record exists and cannot be understood.
     RecordUnreadable,
+    /// A record's id is not the one that its fields give it: looked up by name it is not found.
+    RecordMisplaced,
     /// Two names have one location.
     LocationShared,
+    /// A table's URI is not where its warehouse and its location lead.
+    LocationDiffers,
     /// A table has no location record, or a location record no table.
     HalfRegistered,
     /// A parent that is named does not exist.
     BindingToNothing,
-    /// A drop was cut off.
+    /// A drop or an undrop was cut off.
     HalfDropped,
+    /// A rename was cut off.
+    HalfRenamed,
+    /// Nothing is left to bring back under a trashed namespace.
+    TrashEnded,
     /// Protection on a subject that does not exist.
     ProtectionOnNothing,
     /// A policy on a subject that does not exist.
     PolicyOnNothing,
+    /// A policy with a value that makes no sense.
+    PolicyInvalid,
+    /// A block on a subject that does not exist.
+    BlockOnNothing,
     /// Warehouses of different projects overlap.
     BucketSharedByProjects,
 }
@@ -33,7 +52,7 @@ pub enum ProblemKind {
 impl ProblemKind {
     /// Whether it is of severity `error`: something may be maintained wrongly, or not at all.
     pub fn is_error(self) -> bool {
-        matches!(self, Self::RecordUnreadable | Self::LocationShared)
+        matches!(self, Self::RecordUnreadable | Self::RecordMisplaced | Self::LocationShared | Self::LocationDiffers)
     }
 }
 
@@ -48,26 +67,25 @@ pub struct Problem {
     pub detail: String,
     /// What to do.
     pub fix: String,
+    /// Whether `check --mend` does it.
+    pub mendable: bool,
 }
 
-fn problem(kind: ProblemKind, subject: impl ToString, detail: impl Into<String>, fix: impl Into<String>) -> Problem {
-    Problem { kind, subject: subject.to_string(), detail: detail.into(), fix: fix.into() }
+pub(crate) fn problem(
+    kind: ProblemKind,
+    subject: impl ToString,
+    detail: impl Into<String>,
+    fix: impl Into<String>,
+) -> Problem {
+    Problem { kind, subject: subject.to_string(), detail: detail.into(), fix: fix.into(), mendable: false }
 }
 
 /// Everything in a snapshot that does not fit together. Pure.
 pub fn check(snapshot: &Snapshot) -> Vec<Problem> {
-    let mut out: Vec<Problem> = snapshot
-        .unreadable
-        .iter()
-        .map(|u| {
-            let record = format!("{}/{}", u.collection, u.key);
-            let fix =
-                "restore the object, or use a build that understands it; until then nothing in its scope is reclaimed";
-            problem(ProblemKind::RecordUnreadable, record, format!("generation {}: {}", u.generation, u.why), fix)
-        })
-        .collect();
+    let mut out: Vec<Problem> = snapshot.unreadable.iter().map(unreadable).collect();
+    out.extend(half_states(snapshot).iter().map(|half| half.problem()));
+    misplaced(snapshot, &mut out);
     tables(snapshot, &mut out);
-    locations(snapshot, &mut out);
     parents(snapshot, &mut out);
     on_nothing(snapshot, &mut out);
     for clash in snapshot.clashes() {
@@ -78,19 +96,79 @@ pub fn check(snapshot: &Snapshot) -> Vec<Problem> {
     out
 }
 
+fn unreadable(u: &Unreadable) -> Problem {
+    let record = format!("{}/{}", u.collection, u.key);
+    let fix = "restore the object, or use a build that understands it; until then nothing in its scope is reclaimed";
+    problem(ProblemKind::RecordUnreadable, record, format!("generation {}: {}", u.generation, u.why), fix)
+}
+
+impl Registry {
+    /// The records outside of the snapshot that cannot be read: claims, state, schedule, budgets, jobs, probes and runs.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn check_elsewhere(&self) -> Result<Vec<Problem>> {
+        let mut out = Vec::new();
+        self.unreadable_of::<crate::claims::ClaimRecord>(&mut out).await?;
+        self.unreadable_of::<crate::state::Shard>(&mut out).await?;
+        self.unreadable_of::<crate::schedule::Published>(&mut out).await?;
+        self.unreadable_of::<crate::budget::Spending>(&mut out).await?;
+        self.unreadable_of::<crate::jobs::Job>(&mut out).await?;
+        self.unreadable_of::<crate::probe::Probe>(&mut out).await?;
+        self.unreadable_of::<crate::runs::RunRecord>(&mut out).await?;
+        Ok(out.iter().map(unreadable).collect())
+    }
+
+    async fn unreadable_of<T: Fields>(&self, out: &mut Vec<Unreadable>) -> Result<()> {
+        out.extend(crate::registry::all::<T>(&self.inner.records).await?.unreadable);
+        Ok(())
+    }
+}
+
+/// The same rule for every collection whose id follows from its fields.
+fn misplaced(snapshot: &Snapshot, out: &mut Vec<Problem>) {
+    let mut same = |collection: Collection, id: &str, told: String| {
+        if id != told {
+            let fix = "restore the record that was meant; until then look-ups by name miss it";
+            let detail = format!("its id is `{id}` and its fields say `{told}`");
+            out.push(problem(ProblemKind::RecordMisplaced, format!("{collection}/{id}"), detail, fix));
+        }
+    };
+    for n in snapshot.namespaces() {
+        same(Collection::Namespaces, &n.meta.id, Subject::Namespace(n.fields.path.clone()).id());
+    }
+    for t in snapshot.tables() {
+        same(Collection::Tables, &t.meta.id, t.fields.subject().id());
+    }
+    for l in snapshot.locations.values() {
+        same(Collection::Locations, &l.meta.id, l.fields.uri.clone());
+    }
+    for p in snapshot.policies() {
+        same(Collection::Policies, &p.meta.id, p.fields.subject.to_string());
+    }
+    for p in snapshot.protections() {
+        same(Collection::Protection, &p.meta.id, p.fields.subject.to_string());
+    }
+}
+
 fn tables(snapshot: &Snapshot, out: &mut Vec<Problem>) {
     let mut names: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for table in snapshot.tables() {
         let subject = table.fields.subject();
         names.entry(&table.fields.uri).or_default().push(subject.to_string());
-        let claimed = snapshot.locations.get(&table.fields.uri).map(|l| &l.fields.table);
-        if claimed.is_none() {
-            let detail = format!("no location record for {}", table.fields.uri);
-            out.push(problem(ProblemKind::HalfRegistered, &subject, detail, format!("drop and undrop {subject}")));
+        for other in snapshot.trash_at(&table.fields.uri).filter(|t| t.fields.subject != subject) {
+            // A rename that was cut off stands among the half states.
+            if other.fields.renamed_to.as_ref() != Some(&subject) {
+                let detail = format!("its location is also {} in the trash; it is frozen", other.fields.subject);
+                out.push(problem(ProblemKind::LocationShared, &subject, detail, "drop it, and undrop the other one"));
+            }
         }
-        if let Some(trash) = snapshot.trash_at(&table.fields.uri).next() {
-            let fix = format!("finish with `table drop {subject}` or `trash undrop {}`", trash.fields.subject);
-            out.push(problem(ProblemKind::HalfDropped, &subject, "both live and in the trash; it is frozen", fix));
+        let root = snapshot.warehouse_of(&subject).and_then(|w| snapshot.warehouse(&w).map(|w| w.fields.root.clone()));
+        let leads = root.and_then(|root| canonical_uri(&join_uri(&root, &table.fields.location)).ok());
+        if let Some(leads) = leads.filter(|leads| *leads != table.fields.uri) {
+            let detail = format!("it is {}, and its warehouse and location lead to {leads}", table.fields.uri);
+            let fix = "a link or a root has moved; put it back, or drop the table and register it where it lies";
+            out.push(problem(ProblemKind::LocationDiffers, &subject, detail, fix));
         }
     }
     for (uri, names) in names.into_iter().filter(|(_, names)| names.len() > 1) {
@@ -99,58 +177,34 @@ fn tables(snapshot: &Snapshot, out: &mut Vec<Problem>) {
     }
 }
 
-fn locations(snapshot: &Snapshot, out: &mut Vec<Problem>) {
-    for location in snapshot.locations.values() {
-        let fields = &location.fields;
-        let Subject::Table(path) = &fields.table else { continue };
-        let live = snapshot.table(path).is_some_and(|t| t.fields.uri == fields.uri);
-        let trashed = snapshot.trash_at(&fields.uri).next().is_some();
-        if !live {
-            let detail = if trashed {
-                format!("its table {} is in the trash, and the drop was not finished", fields.table)
-            } else {
-                format!("its table {} is not there", fields.table)
-            };
-            let fix = format!("register {} there again and drop it", fields.table);
-            out.push(problem(ProblemKind::HalfRegistered, &fields.uri, detail, fix));
-        }
-    }
-}
-
 fn parents(snapshot: &Snapshot, out: &mut Vec<Problem>) {
-    let mut need = |subject: Subject, parent: Subject, deleting: bool| {
+    let mut need = |subject: Subject, parent: Subject| {
         if !snapshot.exists(&parent) {
             let fix = format!("make {parent} again, or drop {subject}");
             out.push(problem(ProblemKind::BindingToNothing, &subject, format!("{parent} does not exist"), fix));
         }
-        if deleting {
-            let fix = format!("finish with `squire-registry {} drop {subject}`", subject.kind());
-            out.push(problem(ProblemKind::HalfDropped, &subject, "a drop was begun and not finished", fix));
-        }
     };
-    for project in snapshot.projects().filter(|p| p.fields.deleting) {
-        if let Ok(subject) = format!("project/{}", project.meta.id).parse() {
-            need(subject, Subject::Estate, true);
-        }
-    }
     for warehouse in snapshot.warehouses() {
         let subject = Subject::Warehouse(crate::govern::name_of(warehouse));
-        need(subject, Subject::Project(warehouse.fields.project.clone()), warehouse.fields.deleting);
+        need(subject, Subject::Project(warehouse.fields.project.clone()));
     }
     for namespace in snapshot.namespaces() {
         let subject = Subject::Namespace(namespace.fields.path.clone());
         let bound = Subject::Warehouse(namespace.fields.warehouse.clone());
         let above = subject.parent_namespace().unwrap_or_else(|| bound.clone());
-        need(subject.clone(), above.clone(), namespace.fields.deleting);
+        need(subject.clone(), above.clone());
         if above != bound {
-            need(subject, bound, false);
+            need(subject, bound);
         }
     }
     for table in snapshot.tables() {
         let subject = table.fields.subject();
         if let Some(parent) = subject.parent_namespace() {
-            need(subject, parent, false);
+            need(subject, parent);
         }
+    }
+    for trash in snapshot.in_trash() {
+        need(trash.fields.subject.clone(), Subject::Warehouse(trash.fields.warehouse.clone()));
     }
 }
 
@@ -160,8 +214,20 @@ fn on_nothing(snapshot: &Snapshot, out: &mut Vec<Problem>) {
         let detail = format!("{} on what does not exist", record.fields.level);
         out.push(problem(ProblemKind::ProtectionOnNothing, &record.fields.subject, detail, fix));
     }
-    for record in snapshot.policies().filter(|p| !snapshot.exists(&p.fields.subject)) {
-        let fix = format!("`policy unset {}`", record.fields.subject);
-        out.push(problem(ProblemKind::PolicyOnNothing, &record.fields.subject, "a policy of what does not exist", fix));
+    let now = Utc::now();
+    for record in snapshot.policies() {
+        let subject = &record.fields.subject;
+        if !snapshot.exists(subject) {
+            let fix = format!("`policy unset {subject}`");
+            out.push(problem(ProblemKind::PolicyOnNothing, subject, "a policy of what does not exist", fix));
+        }
+        let holds = record.fields.at(now).and_then(|policy| policy.as_ref().map_or(Ok(()), Policy::validate));
+        if let Err(why) = holds {
+            out.push(problem(ProblemKind::PolicyInvalid, subject, why, format!("`policy set {subject} KEY=VALUE`")));
+        }
+    }
+    for block in snapshot.blocks().filter(|b| !snapshot.exists(&b.fields.subject)) {
+        let fix = format!("`block remove {}`", block.meta.id);
+        out.push(problem(ProblemKind::BlockOnNothing, &block.fields.subject, "a block on what does not exist", fix));
     }
 }

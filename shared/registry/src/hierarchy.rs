@@ -41,7 +41,7 @@ pub struct TableChanges {
 }
 
 /// A record that other records live below.
-trait Container: Fields {
+pub(crate) trait Container: Fields {
     fn deleting(&mut self) -> &mut bool;
 }
 
@@ -149,10 +149,17 @@ impl Registry {
         let bound = self.parent::<Namespace>(&parent).await?.fields.warehouse.clone();
         let warehouse = self.parent::<Warehouse>(&Subject::Warehouse(bound)).await?;
         let uri = canonical_uri(&join_uri(&warehouse.fields.root, &new.location))?;
+        if !within(&uri, &warehouse.fields.root) {
+            return Err(Error::Invalid(format!(
+                "`{}` leads to {uri}, outside of warehouse `{}` at {}; a table lies in its warehouse",
+                new.location, warehouse.meta.id, warehouse.fields.root
+            )));
+        }
         if self.load::<Table>(&subject.id()).await?.is_some() {
             return Err(exists(&subject));
         }
         self.refuse_trashed(&uri).await?;
+        refuse_nested(&self.snapshot().await?, &uri)?;
         let place = Root::open(&uri, options)?;
         let has_bytes = place.any_below(&place.path(&["_versions"])?).await?;
         if !has_bytes && !new.declare {
@@ -169,6 +176,12 @@ impl Registry {
             labels: new.labels,
             declared: !has_bytes,
         };
+        self.claim_location(&table.uri, &subject, reason).await?;
+        // A drop files its trash record before it gives the location back: whoever claims it after that sees the record.
+        if let Err(e) = self.refuse_trashed(&table.uri).await {
+            self.release_location(&table.uri, &subject).await?;
+            return Err(e);
+        }
         self.register(&table, reason).await?;
         Ok(table)
     }
@@ -190,7 +203,7 @@ impl Registry {
         Ok(())
     }
 
-    async fn claim_location(&self, uri: &str, subject: &Subject, reason: Option<&str>) -> Result<()> {
+    pub(crate) async fn claim_location(&self, uri: &str, subject: &Subject, reason: Option<&str>) -> Result<()> {
         self.change::<Location>(uri, reason, |current| match current {
             None => Ok(Change::Put(Location { uri: uri.to_owned(), table: subject.clone() })),
             // Ours from an attempt that was cut off.
@@ -275,7 +288,7 @@ impl Registry {
         }
         refuse_drop(&before, subject, force)?;
         refuse_contents(&before, subject)?;
-        self.set_deleting::<T>(subject, true, reason).await?;
+        let marked = self.mark_deleting::<T>(subject, reason).await?;
         // Whoever created something below until now is seen here; whoever does from here on sees `deleting`.
         let again = async {
             let after = self.snapshot().await?;
@@ -283,41 +296,44 @@ impl Registry {
             refuse_contents(&after, subject)
         };
         if let Err(e) = again.await {
-            self.set_deleting::<T>(subject, false, Some("the drop was refused")).await?;
+            // Another drop at work has its own mark.
+            if marked {
+                self.unmark_deleting(subject).await?;
+            }
             return Err(e);
         }
         // In this order nothing is left on a name that is gone, wherever it is cut off.
-        self.forget(subject, reason).await?;
+        let last = self.snapshot().await?;
+        self.forget_in(&last, subject, reason).await?;
         self.remove::<T>(&id, reason).await?;
         Ok(())
     }
 
-    async fn set_deleting<T: Container>(&self, subject: &Subject, value: bool, reason: Option<&str>) -> Result<()> {
+    /// From now on nothing new goes into a container. Whether this call set the mark.
+    pub(crate) async fn mark_deleting<T: Container>(&self, subject: &Subject, reason: Option<&str>) -> Result<bool> {
+        let mut set = false;
         self.change::<T>(&subject.id(), reason, |current| {
-            let mut next = current.ok_or_else(|| missing(subject, ""))?.fields.clone();
-            if *next.deleting() == value {
-                return Ok(Change::Keep);
-            }
-            *next.deleting() = value;
-            Ok(Change::Put(next))
+            let Some(current) = current else { return Ok(Change::Keep) };
+            let mut next = current.fields.clone();
+            set = !std::mem::replace(next.deleting(), true);
+            Ok(if set { Change::Put(next) } else { Change::Keep })
         })
         .await?;
-        Ok(())
+        Ok(set)
     }
 
     /// Ends protection, policy and blocks of exactly this subject, so that a reused id inherits nothing.
-    pub(crate) async fn forget(&self, subject: &Subject, reason: Option<&str>) -> Result<()> {
+    pub(crate) async fn forget_in(&self, seen: &Snapshot, subject: &Subject, reason: Option<&str>) -> Result<()> {
         let id = subject.to_string();
         self.remove::<crate::record::Protection>(&id, reason).await?;
         self.remove::<crate::record::PolicyRecord>(&id, reason).await?;
-        let blocks = self.snapshot().await?;
-        for block in blocks.blocks().filter(|b| b.fields.subject == *subject) {
+        for block in seen.blocks().filter(|b| b.fields.subject == *subject) {
             self.remove::<crate::blocks::Block>(&block.meta.id, reason).await?;
         }
         Ok(())
     }
 
-    async fn create<T: Fields>(&self, subject: &Subject, fields: T, reason: Option<&str>) -> Result<()> {
+    pub(crate) async fn create<T: Fields>(&self, subject: &Subject, fields: T, reason: Option<&str>) -> Result<()> {
         self.change::<T>(&subject.id(), reason, |current| match current {
             None => Ok(Change::Put(fields.clone())),
             Some(_) => Err(exists(subject)),
@@ -348,14 +364,14 @@ fn shape(id: &str) -> Result<()> {
     check_name(id).map_err(Error::Invalid)
 }
 
-fn shape_path(path: &[String], at_least: usize) -> Result<()> {
+pub(crate) fn shape_path(path: &[String], at_least: usize) -> Result<()> {
     if path.len() < at_least {
         return Err(Error::Invalid("a table lies in a namespace: write table/NAMESPACE/NAME".into()));
     }
     path.iter().try_for_each(|segment| shape(segment))
 }
 
-fn shape_location(location: &str) -> Result<()> {
+pub(crate) fn shape_location(location: &str) -> Result<()> {
     let wrong = |why: &str| {
         Error::Invalid(format!("`{location}` is no location ({why}); it is relative to the warehouse's root"))
     };
@@ -363,6 +379,9 @@ fn shape_location(location: &str) -> Result<()> {
         return Err(wrong("it is absolute"));
     }
     let segments: Vec<&str> = location.trim_end_matches('/').split('/').collect();
+    if has_scheme(segments[0]) {
+        return Err(wrong("it begins with a scheme"));
+    }
     if segments.iter().any(|s| matches!(*s, "" | "." | "..")) {
         return Err(wrong("it has an empty segment, `.` or `..`"));
     }
@@ -375,11 +394,32 @@ fn shape_location(location: &str) -> Result<()> {
     Ok(())
 }
 
+/// A dataset inside another one's directory belongs to that one, as far as whoever lists it can tell.
+fn refuse_nested(snapshot: &Snapshot, uri: &str) -> Result<()> {
+    let live = snapshot.locations.values().map(|l| (&l.fields.uri, &l.fields.table));
+    let other = live.chain(snapshot.trash().map(|t| (&t.fields.uri, &t.fields.subject)));
+    let nested = |other: &str| other != uri && (within(other, uri) || within(uri, other));
+    match other.into_iter().find(|(other, _)| nested(other)) {
+        Some((other, subject)) => Err(Error::Refused(format!(
+            "{uri} and {other} lie one in the other, and the latter is {subject}; a table has a directory of its own"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// `s3:`, `file:` and their like: a location that some other reader would not take for a relative one.
+fn has_scheme(segment: &str) -> bool {
+    segment.split_once(':').is_some_and(|(scheme, _)| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+.-".contains(&b))
+    })
+}
+
 pub(crate) fn missing(subject: &Subject, hint: &str) -> Error {
     Error::Missing { what: subject.to_string(), hint: hint.to_owned() }
 }
 
-fn exists(subject: &Subject) -> Error {
+pub(crate) fn exists(subject: &Subject) -> Error {
     Error::Exists { what: subject.to_string(), hint: String::new() }
 }
 
@@ -407,7 +447,7 @@ pub(crate) fn refuse_drop(snapshot: &Snapshot, subject: &Subject, force: bool) -
     }
 }
 
-fn refuse_contents(snapshot: &Snapshot, subject: &Subject) -> Result<()> {
+pub(crate) fn refuse_contents(snapshot: &Snapshot, subject: &Subject) -> Result<()> {
     let contents = contents(snapshot, subject);
     if contents.is_empty() {
         return Ok(());
@@ -421,6 +461,8 @@ fn refuse_contents(snapshot: &Snapshot, subject: &Subject) -> Result<()> {
 /// What a container holds directly. A warehouse also holds what the trash could bring back into it.
 fn contents(snapshot: &Snapshot, subject: &Subject) -> Vec<String> {
     let below = |child: Subject| (child.parent_namespace().as_ref() == Some(subject)).then(|| child.to_string());
+    let ended: Vec<String> =
+        snapshot.ended_namespaces(chrono::Utc::now()).into_iter().map(|t| t.meta.id.clone()).collect();
     match subject {
         Subject::Project(id) => snapshot
             .warehouses()
@@ -433,8 +475,8 @@ fn contents(snapshot: &Snapshot, subject: &Subject) -> Vec<String> {
             .map(|n| format!("namespace/{}", n.meta.id))
             .chain(
                 snapshot
-                    .trash()
-                    .filter(|t| &t.fields.warehouse == id)
+                    .in_trash()
+                    .filter(|t| &t.fields.warehouse == id && !ended.contains(&t.meta.id))
                     .map(|t| format!("{} in the trash", t.fields.subject)),
             )
             .collect(),

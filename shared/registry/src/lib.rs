@@ -13,37 +13,44 @@
 //! - `key`, [`record`], `store`: key names, the envelope, and the generation protocol.
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
-//! - `hierarchy`, `trash`, `policies`, `protection`, `blocks`: what administrators write.
+//! - `hierarchy`, `trash`, `cascade`, `rename`, `policies`, `protection`, `blocks`: what administrators write.
 //! - [`claims`], `state`, `schedule`, `budget`, `work`, `jobs`, `reports`, [`runs`]: what a running fleet writes.
 //! - [`contract`]: what an enterprise promises of its tables.
 //!
 //! Only this crate knows record bytes.
 
 pub mod actor;
+mod adopt;
 mod attempts;
 pub mod blocks;
 mod budget;
 pub mod capabilities;
+mod cascade;
 pub mod check;
 pub mod claims;
 pub mod contract;
+pub mod document;
 pub mod error;
 mod generation;
 pub mod govern;
 mod hierarchy;
 pub mod human;
 pub mod identity;
+mod import;
 mod jobs;
 mod key;
 mod local;
+mod mend;
 mod outbox;
 mod own_config;
 mod policies;
 pub mod policy;
 pub mod probe;
 pub mod protection;
+mod prune;
 pub mod record;
 mod registry;
+mod rename;
 mod reports;
 pub mod runs;
 mod schedule;
@@ -54,16 +61,20 @@ mod state;
 pub mod storage;
 mod store;
 pub mod subject;
-pub mod trash;
+mod trash;
+mod undrop;
 pub mod window;
 mod work;
 
 pub use actor::Actor;
+pub use adopt::AdoptPlan;
 pub use blocks::{Block, BlockInfo, BlockKind};
 pub use budget::{PerDay, Spending};
 pub use capabilities::{Answer, Capabilities, capabilities};
+pub use cascade::{DropPlan, DropRequest, DropTable, Undropped};
 pub use check::{Problem, ProblemKind, check};
 pub use claims::{Claim, ClaimOutcome, DeadHolder, Holder};
+pub use document::Document;
 pub use error::{Error, Kind, Result};
 pub use govern::{
     EffectivePolicy, Forbidden, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo,
@@ -74,6 +85,8 @@ pub use identity::{
 };
 pub use jobs::{Job, JobState};
 pub use outbox::Waiting;
+pub use import::ImportPlan;
+pub use mend::Mended;
 pub use own_config::parse_time;
 pub use policies::{PolicyChange, PolicyDiff};
 pub use policy::{Floors, Policy, RequiredIndex};

@@ -1,5 +1,6 @@
 //! Writing policies, protection and blocks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -7,13 +8,13 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::blocks::{Block, BlockKind};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::generation::Change;
 use crate::govern::{EffectivePolicy, Pending, PolicySource, Resolved};
 use crate::hierarchy::missing;
 use crate::policy::{Floors, Policy};
 use crate::protection::Level;
-use crate::record::{PendingRecord, PolicyRecord, Protection, Record};
+use crate::record::{Fields, PendingRecord, PolicyRecord, Protection, Record};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 use crate::subject::Subject;
@@ -72,13 +73,15 @@ impl Registry {
         }
         let effective_at = delayed(change.at, floors.shorten_delay)?;
         let mut diff = None;
-        self.change::<PolicyRecord>(&subject.to_string(), change.reason, |current| {
-            let (next, told) = compose(&snapshot, current, change, defaults, floors, effective_at)?;
-            diff = Some(told);
-            let same = current.is_some_and(|c| c.fields == next);
-            Ok(if same { Change::Keep } else { Change::Put(next) })
-        })
-        .await?;
+        let written = self
+            .change::<PolicyRecord>(&subject.to_string(), change.reason, |current| {
+                let (next, told) = compose(&snapshot, current, change, defaults, floors, effective_at)?;
+                diff = Some(told);
+                let same = current.is_some_and(|c| c.fields == next);
+                Ok(if same { Change::Keep } else { Change::Put(next) })
+            })
+            .await?;
+        self.keep_if_there(subject, &subject.to_string(), written).await?;
         diff.ok_or_else(|| Error::InDoubt { doing: format!("setting the policy of {subject}") })
     }
 
@@ -132,13 +135,28 @@ impl Registry {
             return Err(missing(subject, ""));
         }
         let fields = Protection { subject: subject.clone(), level };
-        self.change::<Protection>(&subject.to_string(), reason, |current| {
-            let same =
-                current.is_some_and(|c| c.fields == fields && (reason.is_none() || c.meta.reason.as_deref() == reason));
-            Ok(if same { Change::Keep } else { Change::Put(fields.clone()) })
-        })
-        .await?;
-        Ok(())
+        let written = self
+            .change::<Protection>(&subject.to_string(), reason, |current| {
+                let same = current
+                    .is_some_and(|c| c.fields == fields && (reason.is_none() || c.meta.reason.as_deref() == reason));
+                Ok(if same { Change::Keep } else { Change::Put(fields.clone()) })
+            })
+            .await?;
+        self.keep_if_there(subject, &subject.to_string(), written).await
+    }
+
+    /// Takes a record away again whose subject was dropped while it was written: a reused id must not inherit it.
+    async fn keep_if_there<T: Fields>(
+        &self,
+        subject: &Subject,
+        id: &str,
+        written: Option<Arc<Record<T>>>,
+    ) -> Result<()> {
+        let Err(e) = self.outlives(subject).await else { return Ok(()) };
+        if let (Kind::NotFound, Some(written)) = (e.kind(), written) {
+            self.remove_own::<T>(id, written.meta.nonce, Some("its subject was dropped meanwhile")).await?;
+        }
+        Err(e)
     }
 
     /// Ends the protection put on exactly this subject; what lies above it still holds.
@@ -168,10 +186,12 @@ impl Registry {
             ));
         }
         let id = Uuid::now_v7().to_string();
-        self.change::<Block>(&id, Some(reason), |current| {
-            Ok(if current.is_some() { Change::Keep } else { Change::Put(block.clone()) })
-        })
-        .await?;
+        let written = self
+            .change::<Block>(&id, Some(reason), |current| {
+                Ok(if current.is_some() { Change::Keep } else { Change::Put(block.clone()) })
+            })
+            .await?;
+        self.keep_if_there(&block.subject, &id, written).await?;
         Ok(id)
     }
 

@@ -392,21 +392,35 @@ pub struct Protection {
     pub level: Level,
 }
 
-/// A dropped table that can come back, with all that a reused id must not inherit.
+/// A dropped table or namespace that can come back, with all that a reused id must not inherit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trash {
-    /// The table that was dropped.
+    /// The table or namespace that was dropped.
     pub subject: Subject,
     /// Its warehouse.
     pub warehouse: String,
-    /// The dataset's canonical URI; frozen as long as this record lives.
+    /// The dataset's canonical URI; frozen as long as this record lives. Empty for a namespace, which has no bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uri: String,
     /// The table's record as it was.
-    pub table: Table,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<Table>,
+    /// The namespace's record as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
     /// When it was dropped.
     pub dropped_at: DateTime<Utc>,
     /// From when `squire-reconcile reclaim` may plan its bytes.
     pub deadline: DateTime<Utc>,
+    /// The trash record of the namespace whose cascade took it along.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cascade: Option<String>,
+    /// The name that a rename is giving it; the rename was cut off as long as this stands here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed_to: Option<Subject>,
+    /// The undrop of this namespace and of what went with it has begun.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub returning: bool,
     /// The protection it carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protection: Option<Carried<Protection>>,
@@ -436,8 +450,20 @@ fields! {
     Table => Tables, "table";
     Location => Locations, "location";
     Protection => Protection, "protection";
-    Trash => Trash, "trash";
     Block => Blocks, "block";
+}
+
+impl Fields for Trash {
+    const COLLECTION: Collection = Collection::Trash;
+    const KIND: &'static str = "trash";
+
+    fn check(&self) -> Result<(), String> {
+        match (&self.subject, &self.table, &self.namespace) {
+            (Subject::Table(_), Some(_), None) if !self.uri.is_empty() => Ok(()),
+            (Subject::Namespace(_), None, Some(_)) if self.uri.is_empty() => Ok(()),
+            _ => Err("it holds neither a table with its location nor a namespace".into()),
+        }
+    }
 }
 
 impl Fields for PolicyRecord {

@@ -23,7 +23,7 @@ use crate::subject::Subject;
 /// The feature level of registries that this build makes and understands.
 const FEATURE_LEVEL: u32 = 1;
 /// How long superseded generations of governing records are kept unless set otherwise (`[grace] record_history`).
-const RECORD_HISTORY: Duration = Duration::from_secs(400 * 86_400);
+pub(crate) const RECORD_HISTORY: Duration = Duration::from_secs(400 * 86_400);
 
 /// A registry: the records of one estate. Cheap to clone.
 #[derive(Clone)]
@@ -150,6 +150,24 @@ impl Registry {
         }
     }
 
+    /// Raises the registry to this build's feature level; older builds then refuse it. The levels before and after.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn upgrade(&self, reason: Option<&str>) -> Result<(u32, u32)> {
+        let mut before = FEATURE_LEVEL;
+        self.change::<Estate>("self", reason, |current| {
+            let found = current.ok_or_else(|| Error::NoRegistry { uri: self.uri().to_owned() })?;
+            before = found.fields.feature_level;
+            if before >= FEATURE_LEVEL {
+                return Ok(Change::Keep);
+            }
+            Ok(Change::Put(Estate { feature_level: FEATURE_LEVEL, ..found.fields.clone() }))
+        })
+        .await?;
+        Ok((before, before.max(FEATURE_LEVEL)))
+    }
+
     /// The same registry, writing as another actor.
     pub fn acting_as(&self, actor: Actor) -> Self {
         Self::with(Records::new(self.root().clone(), RECORD_HISTORY), actor, self.inner.id, &self.inner.name)
@@ -206,6 +224,15 @@ impl Registry {
         decide: impl FnMut(Option<&Record<T>>) -> Result<Change<T>>,
     ) -> Result<Option<Arc<Record<T>>>> {
         self.inner.records.update(Place::of::<T>(id), &self.inner.actor, reason, decide).await
+    }
+
+    /// Deletes a record if it still is the generation with this nonce.
+    pub(crate) async fn remove_own<T: Fields>(&self, id: &str, nonce: Uuid, reason: Option<&str>) -> Result<()> {
+        self.change::<T>(id, reason, |current| {
+            Ok(if current.is_some_and(|c| c.meta.nonce == nonce) { Change::Delete } else { Change::Keep })
+        })
+        .await?;
+        Ok(())
     }
 
     /// Deletes a record if it is there; the flag says whether it was.
@@ -469,7 +496,7 @@ async fn collect_about<T: Fields>(records: &Records, about: impl Fn(&T) -> bool,
     Ok(())
 }
 
-async fn all<T: Fields>(records: &Records) -> Result<crate::snapshot::Sorted<T>> {
+pub(crate) async fn all<T: Fields>(records: &Records) -> Result<crate::snapshot::Sorted<T>> {
     let listed = records.list(T::COLLECTION, None).await?;
     let mut reads = records.read_tops::<T>(None, listed).await?;
     // Pruned between LIST and GET: the record has a newer generation, which only another LIST of it shows.

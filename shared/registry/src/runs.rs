@@ -283,10 +283,11 @@ impl Registry {
         Ok(())
     }
 
-    /// Closes a run.
+    /// Closes a run, and removes the records of runs that are older than `record_history`.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a run that was never opened, or what the store answers.
+    /// [`Error::Missing`] for a run that was never opened, or what the store answers. That old runs could not be removed is
+    /// logged: the next run does it.
     pub async fn run_close(&self, run: Uuid, outcome: RunOutcome) -> Result<()> {
         let id = run.to_string();
         self.change::<RunRecord>(&id, None, |current| {
@@ -295,6 +296,9 @@ impl Registry {
             Ok(Change::Put(RunRecord { outcome: Some(outcome.clone()), ..found.fields.clone() }))
         })
         .await?;
+        if let Err(e) = self.prune_runs(run).await {
+            tracing::warn!(error = %e, "records of old runs were not removed");
+        }
         Ok(())
     }
 

@@ -18,7 +18,7 @@ const KEPT: usize = 64;
 
 /// One job's published instants, oldest record first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Published {
+pub(crate) struct Published {
     instants: Vec<DateTime<Utc>>,
     /// The run of the sweep that was closed last; its replica exports the gauges of the fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

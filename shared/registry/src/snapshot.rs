@@ -77,7 +77,7 @@ impl Snapshot {
             }
         }
         let mut trash_of: HashMap<String, Vec<String>> = HashMap::new();
-        for (id, record) in self.trash.iter() {
+        for (id, record) in self.trash.iter().filter(|(_, record)| !record.fields.uri.is_empty()) {
             trash_of.entry(record.fields.uri.clone()).or_default().push(id.clone());
         }
         self.table_of = Arc::new(table_of);
@@ -120,9 +120,19 @@ impl Snapshot {
         self.protection.values().map(Arc::as_ref)
     }
 
-    /// All that is in the trash.
+    /// All tables that are in the trash.
     pub fn trash(&self) -> impl Iterator<Item = &Record<Trash>> {
+        self.trash.values().map(Arc::as_ref).filter(|t| t.fields.table.is_some())
+    }
+
+    /// Tables and namespaces that are in the trash.
+    pub(crate) fn in_trash(&self) -> impl Iterator<Item = &Record<Trash>> {
         self.trash.values().map(Arc::as_ref)
+    }
+
+    /// All namespaces that are in the trash.
+    pub fn trashed_namespaces(&self) -> impl Iterator<Item = &Record<Trash>> {
+        self.trash.values().map(Arc::as_ref).filter(|t| t.fields.namespace.is_some())
     }
 
     /// All blocks, also those that have ended.

@@ -17,7 +17,7 @@ const SHARDS: u8 = 128;
 
 /// One shard: state by canonical URI.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Shard {
+pub(crate) struct Shard {
     datasets: BTreeMap<String, Value>,
     /// What the last looks found. Apart from `datasets`, so that a tick that looks never undoes what a pass wrote meanwhile.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

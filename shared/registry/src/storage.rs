@@ -133,6 +133,29 @@ impl Root {
         }
     }
 
+    /// The objects below a path as long as `wanted` says so of each, in the store's order; a local directory has none, and
+    /// is looked through.
+    pub(crate) async fn list_while(
+        &self,
+        path: &Path,
+        wanted: impl Fn(&ObjectMeta) -> bool,
+    ) -> Result<Vec<ObjectMeta>> {
+        if self.local {
+            return Ok(self.list(path).await?.into_iter().filter(wanted).collect());
+        }
+        let listed = self.store.list(Some(path)).try_take_while(|meta| std::future::ready(Ok(wanted(meta))));
+        listed.try_collect().await.map_err(|e| Error::store(format!("listing {} of {}", path, self.uri), e))
+    }
+
+    /// The names of the directories directly below a path; nothing there is an empty list.
+    pub(crate) async fn directories(&self, path: &Path) -> Result<Vec<String>> {
+        match self.store.list_with_delimiter(Some(path)).await {
+            Ok(found) => Ok(found.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned)).collect()),
+            Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
+            Err(e) => Err(Error::store(format!("listing {} of {}", path, self.uri), e)),
+        }
+    }
+
     /// Whether any object is below a path.
     pub(crate) async fn any_below(&self, path: &Path) -> Result<bool> {
         match self.store.list(Some(path)).try_next().await {

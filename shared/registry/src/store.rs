@@ -113,6 +113,48 @@ impl Records {
         Ok(keys)
     }
 
+    /// One LIST of everything in a collection, partitions included: partition, key and generation.
+    pub(crate) async fn list_all(&self, collection: Collection) -> Result<Vec<(Option<String>, String, Generation)>> {
+        let dir = self.dir(collection, None)?;
+        let mut out = Vec::new();
+        for meta in self.root.list(&dir).await? {
+            let Some(parts) = meta.location.prefix_match(&dir) else { continue };
+            let mut parts: Vec<String> = parts.map(|p| p.as_ref().to_owned()).collect();
+            let (Some(name), Some(key)) = (parts.pop(), parts.pop()) else { continue };
+            if parts.len() > 1 {
+                continue;
+            }
+            out.extend(generation(&name, meta).map(|found| (parts.pop(), key, found)));
+        }
+        Ok(out)
+    }
+
+    /// How long superseded generations of governing records, and runs, are kept.
+    pub(crate) fn kept_for(&self) -> chrono::TimeDelta {
+        self.history.max(PRUNE_AFTER)
+    }
+
+    /// The runs at the beginning of the collection, as far as all that was listed of them is `old`: a page or two of it,
+    /// where the store lists in order.
+    pub(crate) async fn list_oldest_runs(
+        &self,
+        old: impl Fn(DateTime<Utc>) -> bool,
+    ) -> Result<BTreeMap<String, Vec<Generation>>> {
+        let dir = self.dir(Collection::Runs, None)?;
+        let mut out: BTreeMap<String, Vec<Generation>> = BTreeMap::new();
+        for meta in self.root.list_while(&dir, |meta| old(meta.last_modified)).await? {
+            let parts: Vec<String> = match meta.location.prefix_match(&dir) {
+                Some(parts) => parts.map(|p| p.as_ref().to_owned()).collect(),
+                None => continue,
+            };
+            let [run, name] = parts.as_slice() else { continue };
+            if let Some(found) = generation(name, meta) {
+                out.entry(run.clone()).or_default().push(found);
+            }
+        }
+        Ok(out)
+    }
+
     /// One LIST of a record: its generations, oldest first.
     pub(crate) async fn generations(&self, place: Place<'_>) -> Result<Vec<Generation>> {
         let dir = self.record_dir(place)?;
@@ -350,11 +392,21 @@ impl Records {
     }
 
     fn generation_path(&self, place: Place<'_>, number: u64) -> Result<Path> {
-        let key = self.key(place.collection, place.id);
+        self.object_path(place.collection, place.partition, &self.key(place.collection, place.id), number)
+    }
+
+    /// Where a generation of a key lies.
+    pub(crate) fn object_path(
+        &self,
+        collection: Collection,
+        partition: Option<&str>,
+        key: &str,
+        number: u64,
+    ) -> Result<Path> {
         let name = format!("{number:020}.json");
-        let mut segments = vec!["v1", place.collection.as_str()];
-        segments.extend(place.partition);
-        segments.extend([key.as_str(), name.as_str()]);
+        let mut segments = vec!["v1", collection.as_str()];
+        segments.extend(partition);
+        segments.extend([key, name.as_str()]);
         self.root.path(&segments)
     }
 
@@ -380,7 +432,7 @@ impl Records {
     /// The top stays, so a tombstone never becomes nothing. Failing to prune is no failure of the write.
     async fn prune(&self, place: Place<'_>, generations: &[Generation]) {
         let Some(now) = generations.last().map(|g| g.modified) else { return };
-        let keep = if place.collection.keeps_history() { self.history.max(PRUNE_AFTER) } else { PRUNE_AFTER };
+        let keep = if place.collection.keeps_history() { self.kept_for() } else { PRUNE_AFTER };
         for pair in generations.windows(2) {
             if now - pair[1].modified <= keep {
                 break;

@@ -305,3 +305,36 @@ fn a_freeze_between_manifests_and_files_ends_with_the_chunk() {
     estate.digest("orders", json!({"version": 105}));
     estate.is_explained(Leftovers::None, "a freeze between manifests and files");
 }
+
+/// The registry is deleted under the running sweep: from then on no file of the dataset goes, nor in the next sweep.
+#[track_caller]
+fn nothing_goes_without_the_registry(estate: &OnS3, moment: Moment) {
+    let mut then = BTreeSet::new();
+    let swept = estate.meanwhile(moment(), |estate, _| {
+        let registry = format!("{}/_squire", estate.prefix);
+        for name in estate.bucket.list(&registry) {
+            estate.bucket.delete(&format!("{registry}/{name}"));
+        }
+        then = estate.files("orders").into_iter().collect();
+    });
+    assert_ne!(swept.code(), Some(0), "a sweep whose registry went is no success: {}", swept.stderr);
+    estate.proxy.pass();
+    for when in ["after the drill", "after the next sweep"] {
+        let now: BTreeSet<String> = estate.files("orders").into_iter().collect();
+        let gone: Vec<&String> = then.difference(&now).collect();
+        assert!(gone.is_empty(), "{when}: {gone:?} {}", swept.stderr);
+        std::thread::sleep(AGE);
+        estate.sweep();
+    }
+}
+
+#[test]
+fn a_registry_that_is_deleted_in_the_middle_of_a_sweep_ends_all_deleting() {
+    let name = "a_registry_that_is_deleted_in_the_middle_of_a_sweep_ends_all_deleting";
+    for moment in [before_apply as Moment, before_commit] {
+        let Some(estate) = short(name) else { return };
+        nothing_goes_without_the_registry(&estate, moment);
+    }
+    let Some(estate) = long(name) else { return };
+    nothing_goes_without_the_registry(&estate, between_chunks);
+}

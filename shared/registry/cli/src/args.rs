@@ -40,6 +40,40 @@ pub(crate) enum Verb {
     Check {
         /// Directories or URIs whose registry is meant; each bucket is tried with objects .squire-probe-* that come and go
         roots: Vec<String>,
+        /// Ends the half states that have one way to end which takes nothing away
+        #[arg(long)]
+        mend: bool,
+    },
+    /// Writes all records with their history into one JSON document
+    #[command(after_help = "Example: squire-registry export estate.json")]
+    Export {
+        /// The file; `-` is standard output
+        file: String,
+    },
+    /// Makes records of a document, or of the datasets of a bucket; prints what it would create
+    #[command(after_help = "Example: squire-registry import estate.json --registry s3://control/squire --apply\n  \
+                            squire-registry import s3://lake --project acme")]
+    Import {
+        /// A document of `export` (`-` is standard input), or the directory or URI of a bucket
+        #[arg(value_name = "FILE|ROOT")]
+        from: String,
+        /// Into a registry that holds records: adds what is missing, replaces nothing
+        #[arg(long)]
+        merge: bool,
+        /// Does it
+        #[arg(long)]
+        apply: bool,
+        /// The project of a warehouse that has to be made; default: the only one there is, else `default`
+        #[arg(long)]
+        project: Option<String>,
+        #[command(flatten)]
+        why: Why,
+    },
+    /// Raises the registry to this build's feature level
+    #[command(after_help = "Example: squire-registry upgrade")]
+    Upgrade {
+        #[command(flatten)]
+        why: Why,
     },
     /// Who changed what about a subject, when and why
     #[command(after_help = "Example: squire-registry log table/sales/orders")]
@@ -83,7 +117,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: ProtectionVerb,
     },
-    /// Dropped tables
+    /// Dropped tables and namespaces
     #[command(after_help = "Example: squire-registry trash undrop table/sales/orders")]
     Trash {
         #[command(subcommand)]
@@ -234,11 +268,20 @@ pub(crate) enum NamespaceVerb {
         /// namespace/a/b
         namespace: String,
     },
-    /// Drops an empty namespace
-    #[command(after_help = "Example: squire-registry namespace drop namespace/sales")]
+    /// Drops an empty namespace, or with --cascade one with all that is in it, into the trash
+    #[command(after_help = "Example: squire-registry namespace drop namespace/sales --cascade --apply")]
     Drop {
         /// namespace/a/b
         namespace: String,
+        /// Also the namespaces and tables in it; prints a plan, --apply does it
+        #[arg(long)]
+        cascade: bool,
+        /// What it holds cannot be protected in the trash and may be reclaimed at once
+        #[arg(long)]
+        purge: bool,
+        /// Does what the plan says
+        #[arg(long)]
+        apply: bool,
         /// Gets past no-drop, and nothing else
         #[arg(long)]
         force: bool,
@@ -289,11 +332,30 @@ pub(crate) enum TableVerb {
         /// table/a/b/t
         table: String,
     },
+    /// Gives a table another name; its bytes stay where they are
+    #[command(after_help = "Example: squire-registry table rename table/sales/orders table/sales/orders_2026")]
+    Rename {
+        /// table/a/b/t
+        table: String,
+        /// table/a/b/u
+        to: String,
+        /// Gets past no-drop, and nothing else
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        why: Why,
+    },
     /// Drops a table into the trash; its bytes stay, frozen
     #[command(after_help = "Example: squire-registry table drop table/sales/orders --reason unused")]
     Drop {
         /// table/a/b/t
         table: String,
+        /// It may be reclaimed at once, also what the trash holds of that name; prints a plan, --apply does it
+        #[arg(long)]
+        purge: bool,
+        /// Does what the plan says
+        #[arg(long)]
+        apply: bool,
         /// Gets past no-drop, and nothing else
         #[arg(long)]
         force: bool,
@@ -389,10 +451,10 @@ pub(crate) enum TrashVerb {
         /// Its id, from `trash list`
         id: String,
     },
-    /// Brings a dropped table back, with its protection, policy and blocks
+    /// Brings a dropped table, or a namespace and all that went with it, back with protection, policy and blocks
     #[command(after_help = "Example: squire-registry trash undrop table/sales/orders")]
     Undrop {
-        /// table/a/b/t
+        /// table/a/b/t or namespace/a/b
         subject: String,
         #[command(flatten)]
         why: Why,

@@ -8,7 +8,7 @@ use squire_service::bus::data::RecordData;
 use squire_service::cli::{Exit, Failure};
 
 use crate::args::{BlockVerb, PolicyVerb, ProtectionVerb, TrashVerb};
-use crate::context::{Context, explicit, explicit_of, failure, subject};
+use crate::context::{Context, explicit, failure, subject};
 use crate::events::tell;
 use crate::hierarchy::{incomplete, read};
 use crate::output::{emit, table, time};
@@ -124,8 +124,24 @@ async fn show_policy(context: &Context, text: &str) -> anyhow::Result<Exit> {
     if let Some(pending) = pending {
         lines.push(format!("  pending until {}: {}", time(pending.effective_at), pending.changes.join("; ")));
     }
-    emit(&context.common, &lines.join("\n"), &json!({ "subject": subject, "effective": found }))?;
+    let clash = clash_over(&snapshot, &subject);
+    if let Some(clash) = &clash {
+        let projects = clash.projects.join(", ");
+        lines.push(format!("  projects {projects} claim its place: the policy of neither holds there"));
+    }
+    if matches!(subject, Subject::Table(_) | Subject::Dataset(_)) {
+        // The registry opens no dataset, and a table's own keys only make things safer.
+        lines.push(format!("  its own lance.* and squire.* keys lie in the dataset: squire-maintenance why {subject}"));
+    }
+    emit(&context.common, &lines.join("\n"), &json!({ "subject": subject, "effective": found, "clash": clash }))?;
     incomplete(&snapshot)
+}
+
+/// The projects that claim the place of a table, dataset or warehouse, where they are several.
+fn clash_over(snapshot: &squire_registry::Snapshot, subject: &Subject) -> Option<squire_registry::govern::Clash> {
+    let chain = snapshot.chain_of(subject);
+    let over = |id: &String| chain.contains(&Subject::Warehouse(id.clone()));
+    snapshot.clashes().into_iter().find(|c| c.warehouses.iter().any(over))
 }
 
 fn must_exist(snapshot: &squire_registry::Snapshot, subject: &Subject) -> Result<(), Failure> {
@@ -208,32 +224,37 @@ pub(crate) async fn trash(context: &Context, verb: TrashVerb) -> anyhow::Result<
         TrashVerb::List => {
             let (_, snapshot) = read(context).await?;
             let now = Utc::now();
-            let rows: Vec<Vec<String>> = snapshot
-                .trash()
+            let held = || snapshot.trash().chain(snapshot.trashed_namespaces());
+            let rows: Vec<Vec<String>> = held()
                 .map(|t| {
-                    let state = if t.fields.deadline <= now { "expired" } else { "" };
                     let f = &t.fields;
-                    vec![f.subject.to_string(), time(f.dropped_at), time(f.deadline), state.into(), t.meta.id.clone()]
+                    let state = match (f.deadline <= now, &f.renamed_to) {
+                        (_, Some(to)) => format!("a rename to {to} was cut off"),
+                        (true, _) => "expired".to_owned(),
+                        _ => String::new(),
+                    };
+                    vec![f.subject.to_string(), time(f.dropped_at), time(f.deadline), state, t.meta.id.clone()]
                 })
                 .collect();
-            let value: Vec<Value> = snapshot.trash().map(|t| json!({ "id": t.meta.id, "fields": t.fields })).collect();
-            let text = table(&["table", "dropped", "deadline", "state", "id"], &rows, "the trash is empty");
+            let value: Vec<Value> = held().map(|t| json!({ "id": t.meta.id, "fields": t.fields })).collect();
+            let text = table(&["subject", "dropped", "deadline", "state", "id"], &rows, "the trash is empty");
             emit(&context.common, &text, &value)?;
             incomplete(&snapshot)
         }
         TrashVerb::Show { id } => {
             let (_, snapshot) = read(context).await?;
-            let record = snapshot.trash().find(|t| t.meta.id == id).ok_or_else(|| {
+            let mut held = snapshot.trash().chain(snapshot.trashed_namespaces());
+            let record = held.find(|t| t.meta.id == id).ok_or_else(|| {
                 Failure::usage(format!("the trash holds no `{id}`")).remedy("see `squire-registry trash list`")
             })?;
             let f = &record.fields;
             let protection = f.protection.as_ref().map_or("none".to_owned(), |p| p.fields.level.to_string());
             let policy = if f.policy.is_some() { "its own" } else { "none" };
             let text = format!(
-                "{}\nuri: {}\nwarehouse: {}\ndropped: {} by {}\ndeadline: {}\nprotection: {protection}\npolicy: {policy}\n\
+                "{}\nat: {}\nwarehouse: {}\ndropped: {} by {}\ndeadline: {}\nprotection: {protection}\npolicy: {policy}\n\
                  blocks: {}",
                 f.subject,
-                f.uri,
+                if f.uri.is_empty() { "a namespace has no bytes" } else { &f.uri },
                 f.warehouse,
                 time(f.dropped_at),
                 record.meta.updated_by.who,
@@ -243,19 +264,7 @@ pub(crate) async fn trash(context: &Context, verb: TrashVerb) -> anyhow::Result<
             emit(&context.common, &text, &json!({ "id": id, "fields": f, "record": record.meta }))?;
             Ok(Exit::Ok)
         }
-        TrashVerb::Undrop { subject, why } => {
-            let subject = explicit_of("table", &subject)?;
-            let registry = context.registry(&[]).await?;
-            let table = registry.undrop(&subject, why.reason.as_deref()).await.map_err(failure)?;
-            let data = RecordData { uri: Some(table.uri.clone()), reason: why.reason, ..RecordData::default() };
-            tell(context, &registry, EventType::TableUndropped, &subject.to_string(), data).await;
-            emit(
-                &context.common,
-                &format!("{subject} is {} again", table.uri),
-                &json!({ "undropped": subject, "fields": table }),
-            )?;
-            Ok(Exit::Ok)
-        }
+        TrashVerb::Undrop { subject, why } => crate::drops::undrop(context, &subject, why.reason).await,
     }
 }
 

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use chrono::Utc;
 use serde_json::{Value, json};
 use squire_registry::{Error, Kind, NewTable, Registry, Snapshot, Subject, TableChanges};
-use squire_service::bus::EventType;
-use squire_service::bus::data::RecordData;
 use squire_service::cli::{Exit, Failure};
 
 use crate::args::{NamespaceVerb, ProjectVerb, TableVerb, WarehouseVerb};
 use crate::context::{Context, explicit_of, failure, id_of, subject};
-use crate::events::tell;
+use crate::drops::{self, Flags};
 use crate::output::{emit, table as columns, time};
 
 /// Says what was done, and is done.
@@ -20,18 +18,23 @@ fn done(context: &Context, text: impl AsRef<str>, value: Value) -> anyhow::Resul
     Ok(Exit::Ok)
 }
 
+/// What is not there may be in the trash, and until when it can come back is what its owner wants to know.
+fn trashed(snapshot: &Snapshot, subject: &Subject) -> Failure {
+    let held = snapshot.trash().chain(snapshot.trashed_namespaces()).filter(|t| t.fields.subject == *subject);
+    match held.max_by_key(|t| t.fields.deadline) {
+        Some(t) => Failure::usage(format!("{subject} is in the trash until {}", time(t.fields.deadline)))
+            .remedy(format!("`squire-registry trash undrop {subject}` brings it back")),
+        None => missing(subject),
+    }
+}
+
 fn missing(subject: &Subject) -> Failure {
     Failure::usage(format!("{subject} does not exist")).remedy(format!("see `squire-registry {} list`", subject.kind()))
 }
 
-async fn drop_container(
-    context: &Context,
-    subject: Subject,
-    force: bool,
-    reason: Option<&str>,
-) -> anyhow::Result<Exit> {
+async fn drop_container(context: &Context, subject: Subject, reason: Option<&str>) -> anyhow::Result<Exit> {
     let registry = context.registry(&[]).await?;
-    registry.container_drop(&subject, force, reason).await.map_err(failure)?;
+    registry.container_drop(&subject, false, reason).await.map_err(failure)?;
     done(context, format!("{subject} dropped"), json!({ "dropped": subject }))
 }
 
@@ -70,7 +73,7 @@ pub(crate) async fn project(context: &Context, verb: ProjectVerb) -> anyhow::Res
         }
         ProjectVerb::Drop { project, why } => {
             let subject = explicit_of("project", &project)?;
-            drop_container(context, subject, false, why.reason.as_deref()).await
+            drop_container(context, subject, why.reason.as_deref()).await
         }
     }
 }
@@ -130,7 +133,7 @@ pub(crate) async fn warehouse(context: &Context, verb: WarehouseVerb) -> anyhow:
         WarehouseVerb::Deactivate { warehouse, why } => set_active(context, &warehouse, false, why.reason).await,
         WarehouseVerb::Drop { warehouse, why } => {
             let subject = explicit_of("warehouse", &warehouse)?;
-            drop_container(context, subject, false, why.reason.as_deref()).await
+            drop_container(context, subject, why.reason.as_deref()).await
         }
     }
 }
@@ -168,7 +171,7 @@ pub(crate) async fn namespace(context: &Context, verb: NamespaceVerb) -> anyhow:
         NamespaceVerb::Show { namespace } => {
             let subject = explicit_of("namespace", &namespace)?;
             let (_, snapshot) = read(context).await?;
-            let record = snapshot.namespace(path(&subject)).ok_or_else(|| missing(&subject))?;
+            let record = snapshot.namespace(path(&subject)).ok_or_else(|| trashed(&snapshot, &subject))?;
             let below =
                 |child: Subject| (child.parent_namespace().as_ref() == Some(&subject)).then(|| child.to_string());
             let held: Vec<String> = snapshot
@@ -182,9 +185,9 @@ pub(crate) async fn namespace(context: &Context, verb: NamespaceVerb) -> anyhow:
             });
             done(context, text, value)
         }
-        NamespaceVerb::Drop { namespace, force, why } => {
+        NamespaceVerb::Drop { namespace, cascade, purge, apply, force, why } => {
             let subject = explicit_of("namespace", &namespace)?;
-            drop_container(context, subject, force, why.reason.as_deref()).await
+            drops::drop(context, subject, Flags { cascade, purge, force, apply }, why.reason).await
         }
     }
 }
@@ -225,26 +228,10 @@ pub(crate) async fn table(context: &Context, verb: TableVerb) -> anyhow::Result<
             incomplete(&snapshot)
         }
         TableVerb::Show { table } => show_table(context, &table).await,
-        TableVerb::Drop { table, force, why } => {
+        TableVerb::Rename { table, to, force, why } => drops::rename(context, &table, &to, force, why.reason).await,
+        TableVerb::Drop { table, purge, apply, force, why } => {
             let subject = explicit_of("table", &table)?;
-            let registry = context.registry(&[]).await?;
-            let grace = context.config().grace.trash;
-            let reason = why.reason.as_deref();
-            let trash = registry.table_drop(path(&subject), grace, force, reason).await.map_err(failure)?;
-            let data = RecordData {
-                uri: Some(trash.uri.clone()),
-                reason: why.reason.clone(),
-                until: Some(trash.deadline),
-                ..RecordData::default()
-            };
-            tell(context, &registry, EventType::TableDropped, &subject.to_string(), data).await;
-            let text = format!(
-                "{subject} dropped; its bytes stay at {} and are frozen. `squire-registry trash undrop {subject}` brings it \
-                 back; from {} on it may be reclaimed",
-                trash.uri,
-                time(trash.deadline)
-            );
-            done(context, text, json!({ "dropped": subject, "trash": trash }))
+            drops::drop(context, subject, Flags { cascade: false, purge, force, apply }, why.reason).await
         }
     }
 }
@@ -280,7 +267,7 @@ async fn show_table(context: &Context, text: &str) -> anyhow::Result<Exit> {
         Subject::Table(path) => snapshot.table(path),
         _ => None,
     }
-    .ok_or_else(|| missing(&subject))?;
+    .ok_or_else(|| trashed(&snapshot, &subject))?;
     let config = context.config();
     let g = snapshot.govern(&record.fields.uri, &config.policy, &config.floors, &BTreeMap::new(), Utc::now());
     let t = &record.fields;
@@ -318,7 +305,7 @@ pub(crate) fn incomplete(snapshot: &Snapshot) -> anyhow::Result<Exit> {
     Ok(if snapshot.unreadable.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
-fn path(subject: &Subject) -> &[String] {
+pub(crate) fn path(subject: &Subject) -> &[String] {
     match subject {
         Subject::Namespace(path) | Subject::Table(path) => path,
         _ => &[],

@@ -3,10 +3,12 @@
 mod args;
 mod context;
 mod contract;
+mod drops;
 mod events;
 mod govern;
 mod hierarchy;
 mod output;
+mod portable;
 mod records;
 
 use clap::Parser;
@@ -48,7 +50,13 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Ok)
         }
         Verb::Init { uri, name } => records::init(&context, &uri, name).await,
-        Verb::Check { roots } => records::check(&context, &roots).await,
+        Verb::Check { roots, mend } => records::check(&context, &roots, mend).await,
+        Verb::Export { file } => portable::export(&context, &file).await,
+        Verb::Import { from, merge, apply, project, why } => {
+            let asked = portable::Asked { from, project, merge, apply, reason: why.reason };
+            portable::import(&context, asked).await
+        }
+        Verb::Upgrade { why } => portable::upgrade(&context, why.reason).await,
         Verb::Log { subject } => records::log(&context, &subject).await,
         Verb::Project { verb } => hierarchy::project(&context, verb).await,
         Verb::Warehouse { verb } => hierarchy::warehouse(&context, verb).await,

@@ -1,7 +1,10 @@
 //! `init`, `check` and `log`.
 
+use chrono::Utc;
 use serde_json::json;
-use squire_registry::{Actor, Capabilities, Problem, Registry, Root, capabilities, check as check_records};
+use squire_registry::{
+    Actor, Capabilities, Mended, Problem, Registry, Root, Snapshot, capabilities, check as check_records, read_marker,
+};
 use squire_service::cli::Exit;
 
 use crate::context::{Context, failure, subject};
@@ -16,18 +19,33 @@ pub(crate) async fn init(context: &Context, uri: &str, name: Option<String>) -> 
     Ok(Exit::Ok)
 }
 
-pub(crate) async fn check(context: &Context, roots: &[String]) -> anyhow::Result<Exit> {
+pub(crate) async fn check(context: &Context, roots: &[String], mend: bool) -> anyhow::Result<Exit> {
     let registry = context.registry(roots).await?;
-    let snapshot = registry.snapshot().await.map_err(failure)?;
-    let problems = check_records(&snapshot);
+    let mut snapshot = registry.snapshot().await.map_err(failure)?;
+    let mended = match mend {
+        true => registry.mend(&snapshot, Utc::now()).await.map_err(failure)?,
+        false => Vec::new(),
+    };
+    if !mended.is_empty() {
+        snapshot = registry.snapshot().await.map_err(failure)?;
+    }
+    let mut problems = check_records(&snapshot);
+    problems.extend(registry.check_elsewhere().await.map_err(failure)?);
     let counts: Vec<(String, usize, usize)> =
         snapshot.counts().into_iter().map(|(c, (live, unreadable))| (c.to_string(), live, unreadable)).collect();
     let records: usize = counts.iter().map(|(_, live, _)| live).sum();
     let mut text = format!("estate `{}` ({}) at {}\n", registry.name(), registry.id(), registry.uri());
+    for Mended { subject, what, done } in &mended {
+        text.push_str(&format!("{}: {subject}: {what}\n", if *done { "mended" } else { "not mended" }));
+    }
     text.push_str(&format!("{records} records read, {} problems\n", problems.len()));
-    for Problem { kind, subject, detail, fix } in &problems {
+    for Problem { kind, subject, detail, fix, .. } in &problems {
         let severity = if kind.is_error() { "error" } else { "warning" };
         text.push_str(&format!("{severity}: {kind}: {subject}: {detail}\n  to do: {fix}\n"));
+    }
+    let marks = marked(context, &registry, &snapshot).await;
+    for (root, why) in &marks {
+        text.push_str(&format!("warning: {root}: {why}\n"));
     }
     let buckets = tried(context, roots).await?;
     for bucket in &buckets {
@@ -40,20 +58,44 @@ pub(crate) async fn check(context: &Context, roots: &[String]) -> anyhow::Result
         .iter()
         .map(|p| {
             let severity = if p.kind.is_error() { "error" } else { "warning" };
-            json!({ "kind": p.kind, "severity": severity, "subject": p.subject, "detail": p.detail, "fix": p.fix })
+            json!({
+                "kind": p.kind, "severity": severity, "subject": p.subject, "detail": p.detail, "fix": p.fix,
+                "mendable": p.mendable,
+            })
         })
         .collect();
     let collections: Vec<_> = counts
         .iter()
         .map(|(name, live, unreadable)| json!({ "collection": name, "live": live, "unreadable": unreadable }))
         .collect();
+    let roots: Vec<_> = marks.iter().map(|(root, why)| json!({ "root": root, "detail": why })).collect();
     let value = json!({
         "estate": registry.id(), "name": registry.name(), "registry": registry.uri(),
-        "collections": collections, "problems": found, "buckets": buckets,
+        "collections": collections, "mended": mended, "problems": found, "roots": roots, "buckets": buckets,
     });
     emit(&context.common, &text, &value)?;
     let good = problems.iter().all(|p| !p.kind.is_error()) && buckets.iter().all(Capabilities::is_fit);
-    Ok(if good { Exit::Ok } else { Exit::Failed })
+    Ok(if good && mended.iter().all(|m| m.done) { Exit::Ok } else { Exit::Failed })
+}
+
+/// The warehouses whose root is not marked as this estate's: nothing is reclaimed under another estate's mark.
+async fn marked(context: &Context, registry: &Registry, snapshot: &Snapshot) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for warehouse in snapshot.warehouses() {
+        let root = &warehouse.fields.root;
+        let why = match read_marker(root, &context.options(root)).await {
+            Ok(Some(marked)) if marked == registry.id() => continue,
+            Ok(Some(marked)) => {
+                format!("it is marked as estate {marked}'s; nothing is reclaimed there (registry_lost)")
+            }
+            Ok(None) => {
+                "it carries no mark of this estate; is it the place that was registered, and is it there?".into()
+            }
+            Err(e) => format!("its mark could not be read: {e}"),
+        };
+        out.push((root.clone(), why));
+    }
+    out
 }
 
 /// What the buckets of these ROOTs let us do, each bucket once.

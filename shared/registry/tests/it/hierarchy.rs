@@ -58,6 +58,27 @@ async fn a_location_has_one_name() {
 }
 
 #[tokio::test]
+async fn a_location_that_leads_out_of_the_warehouse_or_into_another_table_is_refused() {
+    let lake = Lake::new().await;
+    lake.table("sales/orders").await;
+    let r = &lake.registry;
+    let outside = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(outside.path(), lake.dir.path().join("out")).unwrap();
+    let refused = async |location: &str| {
+        let declared = NewTable { declare: true, ..new("sales/t", location) };
+        r.table_create(declared, &none(), None).await.unwrap_err()
+    };
+    let error = refused("out/t").await;
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("outside of warehouse"), "{error}");
+    let error = refused("orders.lance/tree/dev").await;
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("table/sales/orders"), "{error}");
+    lake.bytes("a/b.lance");
+    r.table_create(new("sales/b", "a/b.lance"), &none(), None).await.unwrap();
+    assert!(refused("a").await.to_string().contains("table/sales/b"));
+    assert_eq!(r.snapshot().await.unwrap().tables().count(), 2);
+}
+
+#[tokio::test]
 async fn a_name_is_used_once_and_the_loser_gives_its_location_back() {
     let lake = Lake::new().await;
     lake.table("sales/orders").await;
@@ -113,7 +134,9 @@ async fn a_table_without_bytes_must_be_declared() {
 #[tokio::test]
 async fn bad_shapes_are_refused_before_anything_is_looked_up() {
     let lake = Lake::new().await;
-    for location in ["", "/abs", "s3://b/x", "../x", "a/../b", "a//b", "./x", "_squire/x", "a\u{7}"] {
+    for location in
+        ["", "/abs", "s3://b/x", "s3:x", "file:x", "C:x", "../x", "a/../b", "a//b", "./x", "_squire/x", "a\u{7}"]
+    {
         let error = lake.registry.table_create(new("nowhere/t", location), &none(), None).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid, "{location}: {error}");
     }

@@ -2,20 +2,26 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod adopt;
 mod blocks;
 mod budget;
 mod capabilities;
+mod cascade;
 mod claims;
 mod contract;
+mod document;
 mod govern;
 mod hierarchy;
 mod identity;
 mod jobs;
 mod many_writers;
+mod mend;
+mod pairs;
 mod policy;
 mod probe;
 mod races;
 mod reports;
+mod rename;
 mod runs;
 mod schedule;
 mod state;

@@ -14,19 +14,19 @@ use crate::support::{actor, none, path};
 const WRITERS: usize = 16;
 
 /// A registry with one warehouse and one namespace, and what a client needs to reach it.
-struct Estate {
-    root: String,
-    options: StorageOptions,
+pub(crate) struct Estate {
+    pub(crate) root: String,
+    pub(crate) options: StorageOptions,
     _dir: Option<tempfile::TempDir>,
 }
 
 impl Estate {
-    async fn on_disk() -> Self {
+    pub(crate) async fn on_disk() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self::made(dir.path().to_str().unwrap().to_owned(), none(), Some(dir)).await
     }
 
-    async fn on_s3(test: &str) -> Option<Self> {
+    pub(crate) async fn on_s3(test: &str) -> Option<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let server = Server::shared(test)?;
         let options = server.options().clone().into_iter().collect();
@@ -35,7 +35,7 @@ impl Estate {
     }
 
     /// On disk, and on S3 where there is a server.
-    async fn both(test: &str) -> Vec<Self> {
+    pub(crate) async fn both(test: &str) -> Vec<Self> {
         let mut out = vec![Self::on_disk().await];
         out.extend(Self::on_s3(test).await);
         out
@@ -49,7 +49,7 @@ impl Estate {
         Self { root, options, _dir: dir }
     }
 
-    async fn client(&self) -> Registry {
+    pub(crate) async fn client(&self) -> Registry {
         Registry::open(&format!("{}/_squire", self.root), &self.options).await.unwrap()
     }
 

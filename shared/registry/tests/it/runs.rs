@@ -198,3 +198,45 @@ async fn an_unreadable_protection_has_not_vanished() {
     fs::write(file, b"?").unwrap();
     assert_eq!(protections_vanished(&run, &lake.registry.snapshot().await.unwrap()), []);
 }
+
+/// Makes everything of a run look written so many days ago.
+fn age(lake: &Lake, run: Uuid, days: u64) {
+    let at = std::time::SystemTime::now() - std::time::Duration::from_secs(days * 86_400);
+    for file in lake.records("runs").into_iter().chain(lake.records("run_entries")) {
+        if file.to_str().unwrap().contains(&run.to_string()) {
+            fs::File::options().append(true).open(&file).unwrap().set_modified(at).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn runs_older_than_the_history_go_with_their_entries_when_a_later_one_closes() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    let outcome = || RunOutcome { finished_at: Utc::now(), complete: true, totals: json!({}), failures: vec![] };
+    let mut runs = Vec::new();
+    for days in [500, 401, 399, 0] {
+        let record = open(&lake).await;
+        r.run_dataset_opened(record.run, entry(record.run, "s3://b/t")).await.unwrap();
+        age(&lake, record.run, days);
+        runs.push(record.run);
+    }
+    // The oldest was written to just now: somebody closed it late, and it counts from then.
+    r.run_dataset_opened(runs[0], entry(runs[0], "s3://b/u")).await.unwrap();
+    let file = lake.generations("runs", &runs[0].to_string()).remove(0);
+    fs::copy(&file, file.with_file_name("00000000000000000002.json")).unwrap();
+
+    r.run_close(runs[3], outcome()).await.unwrap();
+    let (left, _) = r.runs().await.unwrap();
+    let left: Vec<Uuid> = left.iter().map(|run| run.run).collect();
+    assert!(!left.contains(&runs[1]) && left.contains(&runs[2]) && left.contains(&runs[3]), "{left:?}");
+    assert_eq!(lake.generations("runs", &runs[0].to_string()).len(), 2);
+    assert_eq!(lake.generations("run_entries", &runs[1].to_string()).len(), 0);
+    assert_eq!(lake.generations("run_entries", &runs[2].to_string()).len(), 1);
+    assert_eq!(r.last_run().await.unwrap().unwrap().run, runs[3]);
+
+    // A shorter history takes more, and a clock of ours that is wrong takes nothing: age is by the store's.
+    let short = r.keeping_history(std::time::Duration::from_secs(86_400));
+    assert_eq!(short.prune_runs(runs[3]).await.unwrap(), 1);
+    assert_eq!(short.prune_runs(Uuid::now_v7()).await.unwrap(), 0);
+}

@@ -4,6 +4,8 @@
 
 mod config_reference;
 mod contract;
+mod drops;
+mod portable;
 
 use std::path::Path;
 
@@ -83,6 +85,9 @@ fn every_verb_shows_an_example() {
         "init",
         "check",
         "log",
+        "export",
+        "import",
+        "upgrade",
         "project",
         "project create",
         "project list",
@@ -102,6 +107,7 @@ fn every_verb_shows_an_example() {
         "table set",
         "table list",
         "table show",
+        "table rename",
         "table drop",
         "policy set",
         "policy show",
