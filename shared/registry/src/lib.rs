@@ -91,6 +91,8 @@ pub use own_config::parse_time;
 pub use policies::{PolicyChange, PolicyDiff};
 pub use policy::{Floors, Policy, RequiredIndex};
 pub use protection::Level;
+#[doc(hidden)]
+pub use record::stand_in_for_level;
 pub use record::{
     Collection, Estate, Location, Meta, Namespace, PolicyRecord, Project, Protection, Record, Table, Trash, Unreadable,
     Warehouse,

@@ -1,6 +1,7 @@
 //! The envelope of every record, and the records by collection.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
@@ -17,7 +18,21 @@ use crate::subject::Subject;
 /// The schema word in every record.
 pub(crate) const SCHEMA: &str = "squire.record.v1";
 /// Records with a higher `min_reader` are unreadable to this build.
-pub(crate) const READER: u32 = 1;
+const READER: u32 = 1;
+
+static LEVEL: OnceLock<u32> = OnceLock::new();
+
+/// The level that this process reads, and gives to the records that it makes.
+pub(crate) fn level() -> u32 {
+    *LEVEL.get_or_init(|| READER)
+}
+
+/// Lets this process stand in for a build that reads and writes this level, before it opens a registry. For the programs of
+/// tests that a rolling upgrade needs (`examples/`); no option of a shipped program leads here.
+#[doc(hidden)]
+pub fn stand_in_for_level(level: u32) {
+    let _ = LEVEL.set(level);
+}
 
 /// A collection of records: a directory below `v1/`.
 #[derive(
@@ -200,9 +215,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Meta, Map<String, Value>), String> 
     let value: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
     let Value::Object(mut map) = value else { return Err("not a JSON object".into()) };
     // The level comes first: a newer envelope may differ in anything else.
-    let level = map.get("min_reader").and_then(Value::as_u64).ok_or("no min_reader")?;
-    if level > u64::from(READER) {
-        return Err(format!("it needs reader level {level}, this build has {READER}"));
+    let needed = map.get("min_reader").and_then(Value::as_u64).ok_or("no min_reader")?;
+    if needed > u64::from(level()) {
+        return Err(format!("it needs reader level {needed}, this build has {}", level()));
     }
     let head: Map<String, Value> =
         META_KEYS.iter().filter_map(|key| map.shift_remove(*key).map(|value| ((*key).to_owned(), value))).collect();

@@ -23,7 +23,7 @@ use crate::actor::Actor;
 use crate::error::{Error, Kind, Result};
 use crate::generation::{Change, Generation, Past, Place, Read, generation};
 use crate::key;
-use crate::record::{Collection, Fields, Meta, READER, Record, SCHEMA, Unreadable, parse, render, typed};
+use crate::record::{Collection, Fields, Meta, Record, SCHEMA, Unreadable, level, parse, render, typed};
 use crate::storage::{PutOutcome, Root};
 
 /// A put may run this long after the LIST that it was decided on.
@@ -478,7 +478,7 @@ fn compose<T: Fields>(
         generation: generations.last().map_or(1, |g| g.number + 1),
         nonce: Uuid::new_v4(),
         prev_nonce: previous.map(|p| p.nonce),
-        min_reader: current.map_or(READER, |r| r.meta.min_reader),
+        min_reader: current.map_or_else(level, |r| r.meta.min_reader),
         updated_at: Utc::now(),
         updated_by: actor.clone(),
         reason: reason.map(str::to_owned),

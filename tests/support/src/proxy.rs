@@ -27,6 +27,8 @@ pub struct Request {
     pub path: String,
     /// The query as sent.
     pub query: String,
+    /// Whether it asks to be done only where nothing is there yet (`If-None-Match`).
+    pub conditional: bool,
     /// The access key that signed it.
     pub signed_by: String,
     /// The keys that a bulk delete (`POST /bucket?delete`) names, without the bucket.
@@ -254,6 +256,7 @@ impl Shared {
             method: method.to_string(),
             path: percent_encoding::percent_decode_str(path).decode_utf8_lossy().into_owned(),
             query: query.to_string(),
+            conditional: message.header("if-none-match").is_some(),
             signed_by: http::signer(message.header("authorization").unwrap_or_default()),
             keys,
         };

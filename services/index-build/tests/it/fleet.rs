@@ -4,9 +4,9 @@ use std::process::Output;
 
 use serde_json::Value;
 use squire_registry::JobState;
+use squire_test_support::Nats;
 
 use crate::common::{Here, Replica, stderr, stdout, wait};
-use crate::nats::{Nats, program};
 
 struct Fleet {
     here: Here,
@@ -15,8 +15,8 @@ struct Fleet {
 
 impl Fleet {
     async fn new(test: &str, fragments: i64, rows: usize) -> Option<Self> {
-        let program = program(test)?;
-        Some(Self { here: Here::with_table(fragments, rows).await, nats: Nats::of(program) })
+        let nats = Nats::start(test)?;
+        Some(Self { here: Here::with_table(fragments, rows).await, nats })
     }
 
     fn command(&self, more: &[&str]) -> std::process::Command {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use squire_service::bus::{Address, Bus, Event, Key, Settings, Stream};
 use squire_service::telemetry::Metrics;
+use squire_test_support::Nats;
 
 use crate::common::{Here, Replica, stdout, wait};
-use crate::nats::{Nats, program};
 
 async fn bus(here: &Here, nats: &Nats) -> Bus {
     let config = squire_service::config::Bus {
@@ -35,9 +35,8 @@ fn event(id: &str, data: &Value) -> Event {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_messages_become_dead_letters_and_touch_no_table() {
-    let Some(program) = program("hostile_messages_become_dead_letters_and_touch_no_table") else { return };
+    let Some(nats) = Nats::start("hostile_messages_become_dead_letters_and_touch_no_table") else { return };
     let here = Here::with_table(1, 50).await;
-    let nats = Nats::of(program);
     let bus = bus(&here, &nats).await;
     let good = json!({ "table": "table/sales/t", "columns": ["id"], "type": "BTREE" });
     let with = |key: &str, value: Value| {
@@ -103,9 +102,8 @@ async fn wait_letters(bus: &Bus, wanted: usize) -> Vec<squire_service::bus::Dead
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_ten_megabytes_is_not_taken() {
-    let Some(program) = program("a_message_of_ten_megabytes_is_not_taken") else { return };
+    let Some(nats) = Nats::start("a_message_of_ten_megabytes_is_not_taken") else { return };
     let here = Here::with_table(1, 50).await;
-    let nats = Nats::of(program);
     let bus = bus(&here, &nats).await;
     let event = event(
         "big",
@@ -121,9 +119,8 @@ async fn a_message_of_ten_megabytes_is_not_taken() {
 /// process holds stays bounded.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_requests_are_bounded() {
-    let Some(program) = program("ten_thousand_requests_are_bounded") else { return };
+    let Some(nats) = Nats::start("ten_thousand_requests_are_bounded") else { return };
     let here = Here::with_table(1, 50).await;
-    let nats = Nats::of(program);
     let bus = bus(&here, &nats).await;
     let data: squire_service::bus::data::IndexBuild =
         serde_json::from_value(json!({ "table": "table/sales/t", "columns": ["id"], "type": "BTREE" })).unwrap();

@@ -8,7 +8,6 @@ mod fleet;
 mod health;
 mod hostile;
 mod kills;
-mod nats;
 mod once;
 mod refusals;
 mod types;

@@ -103,6 +103,8 @@ async fn dataset(daemon: &Daemon, uri: &str) -> Option<Value> {
 
 /// After a sweep: this replica shows the fleet's gauges.
 pub(super) fn show(daemon: &Daemon, estate: &Estate, planned: &PlannedEstate, report: &Report, due: usize) {
+    // Held to the end, so that nothing of this is dropped as an earlier sweep's.
+    let mut closed = daemon.closed.lock().unwrap_or_else(PoisonError::into_inner);
     daemon.metrics.fleet_of(report);
     let fleet = daemon.metrics.fleet();
     let clamp = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -119,7 +121,7 @@ pub(super) fn show(daemon: &Daemon, estate: &Estate, planned: &PlannedEstate, re
     for unread in &estate.snapshot.unreadable {
         fleet.unreadable_records.with_label_values(&[unread.collection.to_string().as_str()]).inc();
     }
-    *daemon.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(estate.run);
+    *closed = Some(estate.run);
     daemon.metrics.show_fleet();
 }
 
@@ -147,9 +149,13 @@ pub(super) async fn gauges(daemon: Arc<Daemon>) {
         if daemon.config.config.bus.kind == BusKind::Nats {
             match daemon.registry.last_closed("maintenance").await {
                 Ok(Some(last)) if last != run => {
-                    tracing::debug!("another replica closed a sweep; its gauges stand");
-                    daemon.metrics.drop_fleet();
-                    *daemon.closed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    let mut closed = daemon.closed.lock().unwrap_or_else(PoisonError::into_inner);
+                    // This replica may have closed that one while the record was read.
+                    if *closed == Some(run) {
+                        tracing::debug!("another replica closed a sweep; its gauges stand");
+                        daemon.metrics.drop_fleet();
+                        *closed = None;
+                    }
                     continue;
                 }
                 Ok(_) => {}

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use squire_registry::Registry;
 use squire_service::bus::data::{PassData, PlanData};
 use squire_service::bus::{Bus, Event, EventType, Queue, Settings};
+use squire_service::config::{self, BusKind};
 use squire_service::telemetry::Metrics;
-use squire_test_support::{Action, Gate, Proxy, Server, on_nth_of_kind};
+use squire_test_support::{Action, Gate, Nats, Proxy, Server, on_nth_of_kind};
 
 use super::common::*;
-use super::slices::nats::Nats;
 
 const DEADLINE: Duration = Duration::from_secs(90);
 
@@ -94,7 +94,8 @@ impl Served {
 
     async fn bus(&self) -> Bus {
         let registry = self.registry().await;
-        let config = self.nats.config();
+        let (kind, url) = (BusKind::Nats, Some(self.nats.url()));
+        let config = config::Bus { kind, url, ..config::Bus::default() };
         let settings = Settings::of(&config, Duration::from_secs(90));
         Bus::open(&config, registry.name(), registry.id(), settings, Metrics::new()).await.expect("the bus")
     }

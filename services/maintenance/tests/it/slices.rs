@@ -14,13 +14,10 @@ use squire_maintenance::estate::Estate;
 use squire_maintenance::plan::Steps;
 use squire_maintenance::state::{DatasetState, Distributed};
 use squire_registry::Registry;
+use squire_test_support::Nats;
 use uuid::Uuid;
 
 use super::common::*;
-
-#[allow(clippy::unwrap_used, dead_code)]
-#[path = "../../../../shared/service/tests/it/bus/nats.rs"]
-pub(crate) mod nats;
 
 /// Twelve fragments of 20 rows, of which three make one: four tasks.
 async fn lake_with_a_table() -> (Here, String) {
@@ -288,12 +285,12 @@ struct Fleet {
     uri: String,
     config: PathBuf,
     replicas: Vec<Child>,
-    _nats: nats::Nats,
+    _nats: Nats,
 }
 
 impl Fleet {
     async fn new(test: &str) -> Option<Self> {
-        let nats = nats::Nats::start(test)?;
+        let nats = Nats::start(test)?;
         let (here, uri) = lake_with_a_table().await;
         assert_ok(&registry(&["init", &here.text("control"), "--name", "sliced"]), "init");
         let config = here.path("squire.toml");

@@ -16,14 +16,8 @@ use squire_service::bus::data::TickDue;
 use squire_service::bus::{Bus, Queue, Settings, Task};
 use squire_service::config;
 use squire_service::telemetry::Metrics;
-use squire_test_support::{Action, Bucket, Objects, Proxy, Server, on_nth_of_kind};
+use squire_test_support::{Action, Bucket, Nats, Objects, Proxy, Server, on_nth_of_kind};
 use uuid::Uuid;
-
-#[allow(dead_code)]
-#[path = "../../../../tests/e2e/tests/it/nats.rs"]
-mod nats;
-
-use nats::Nats;
 
 const SOON: Duration = Duration::from_secs(90);
 /// A time of the year that no test meets.
@@ -223,7 +217,7 @@ struct Estate {
 
 impl Estate {
     fn new(test: &str, prefix: &'static str, reconcile: &str) -> Option<Self> {
-        let nats = Nats::of(nats::program(test)?);
+        let nats = Nats::start(test)?;
         let server = Server::shared(test)?;
         let dir = tempfile::tempdir().unwrap();
         let root = format!("s3://lake/{prefix}/lake");

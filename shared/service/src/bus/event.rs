@@ -1,6 +1,7 @@
 //! The envelope: CloudEvents 1.0 in JSON.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -14,6 +15,20 @@ use super::error::{BusError, Result};
 /// The version of the messages that this build writes between its own parts (ticks and work), and the highest that it
 /// understands of any message.
 pub const MESSAGE_VERSION: u32 = 1;
+
+static SPOKEN: OnceLock<u32> = OnceLock::new();
+
+/// The version that this process speaks: [`MESSAGE_VERSION`], unless it stands in for another build.
+pub(super) fn spoken() -> u32 {
+    *SPOKEN.get_or_init(|| MESSAGE_VERSION)
+}
+
+/// Lets this process stand in for a build of this version, before it opens a bus. For the programs of tests that a rolling
+/// upgrade needs (`examples/`); no option of a shipped program leads here.
+#[doc(hidden)]
+pub fn stand_in_for_version(version: u32) {
+    let _ = SPOKEN.set(version);
+}
 /// The largest message that is read.
 pub(super) const LARGEST: usize = 1 << 20;
 

@@ -27,6 +27,8 @@ use uuid::Uuid;
 pub use consume::{Consumer, Delivery, KeepAlive};
 pub use dead::{DeadLetter, DeadReason};
 pub use error::{BusError, BusErrorKind, Result};
+#[doc(hidden)]
+pub use event::stand_in_for_version;
 pub use event::{Event, EventType, MESSAGE_VERSION, instant_text, source_of};
 pub use name::{Address, EstateToken, Key, Queue, Stream, Task};
 pub use transport::{Depth, Published};
@@ -46,7 +48,7 @@ pub struct Settings {
     pub ack_wait: Duration,
     /// Attempts after which a message is given up. A hand-back is no attempt.
     pub max_attempts: u64,
-    /// How long a message of a newer build waits before it is offered again.
+    /// How long a message of a newer build waits before it is offered again; the ack wait, as if this worker had died of it.
     pub newer_delay: Duration,
     /// The version of messages that this build writes and understands ([`MESSAGE_VERSION`]).
     pub message_version: u32,
@@ -59,11 +61,12 @@ pub struct Settings {
 impl Settings {
     /// From `[bus]` and the claims' time to live. The ack wait is a third of it unless set.
     pub fn of(bus: &config::Bus, claim_ttl: Duration) -> Self {
+        let ack_wait = bus.ack_wait.unwrap_or(claim_ttl / 3);
         Self {
-            ack_wait: bus.ack_wait.unwrap_or(claim_ttl / 3),
+            ack_wait,
             max_attempts: bus.max_attempts.into(),
-            newer_delay: Duration::from_secs(30),
-            message_version: MESSAGE_VERSION,
+            newer_delay: ack_wait,
+            message_version: event::spoken(),
             replicas: bus.replicas,
             clock: Clock::system(),
         }

@@ -7,8 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use squire_test_support::Objects;
 
-use crate::fleet::Fleet;
-use crate::nats::PASSWORD;
+use crate::fleet::{Fleet, PASSWORD};
 
 /// Writes the estate to S3; its facts, by path.
 fn write(fleet: &Fleet, python: &str, script: &Path) -> BTreeMap<String, Value> {
@@ -118,6 +117,8 @@ fn two_replicas_handle_every_dataset_of_an_estate_once() {
     assert_eq!(settled.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
     assert!(settled == after, "an object changed");
     assert_eq!(fleet.runs(), 1);
+
+    fleet.oracle();
 
     // Whoever swept shows every dataset once, and nobody shows a secret.
     let last = [&a, &b].into_iter().find(|r| r.lines("swept the estate").iter().any(|l| l["run"] == idle["run"]));

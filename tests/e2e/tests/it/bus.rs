@@ -19,7 +19,7 @@ fn work_goes_on_after_the_bus_was_away() {
     fleet.tick();
     gate.arrived();
     // In the middle of a pass.
-    fleet.nats.kill();
+    fleet.nats[0].kill();
     let said = wait("it is not ready", || Some(replica.json("/readyz")).filter(|(status, _)| *status == 503)).1;
     assert_eq!((&said["ready"], &said["checks"]["registry"]), (&json!(false), &json!("ok")), "{said}");
     assert_ne!(said["checks"]["bus"], "ok", "{said}");
@@ -27,13 +27,14 @@ fn work_goes_on_after_the_bus_was_away() {
     gate.open();
     wait("the pass ends without a bus", || replica.lines("maintained").pop());
 
-    fleet.nats.run();
+    fleet.nats[0].run();
     wait("it is ready again", || (replica.json("/readyz").0 == 200).then_some(()));
     fleet.settles();
     fleet.is_done(&[&replica], "orders", &digest);
     fleet.plain("later", 4);
     assert_eq!(fleet.sweep(&[&replica])["handed"], 1);
     assert_eq!(fleet.read("later")["fragments"], 1);
+    fleet.oracle();
 }
 
 fn changed(fleet: &Fleet, path: &[&str], data: &Value) {
@@ -72,6 +73,7 @@ fn a_change_event_leads_to_a_pass_without_a_tick() {
     let dead = fleet.dead_letters();
     assert_eq!(dead.len(), 2, "{dead:#?}");
     assert!(dead.iter().all(|d| d.reason == DeadReason::Malformed && d.stream == "tables"), "{dead:#?}");
+    fleet.oracle();
 }
 
 #[test]
@@ -110,4 +112,6 @@ fn a_message_that_kills_its_workers_is_given_up_and_the_queue_goes_on() {
     wait("it is done", || survivor.lines("maintained").iter().any(|l| l["fragments_after"] == 1).then_some(()));
     assert_eq!(fleet.read("poison")["fragments"], 1);
     assert!(fleet.dead_letters().is_empty());
+    // The two victims' files lie there still.
+    fleet.oracle_after_harm();
 }

@@ -41,6 +41,8 @@ fn a_block_of_the_estate_stops_every_pass() {
     for name in names {
         assert_eq!(fleet.read(name)["fragments"], 1, "{name}");
     }
+    // What the stopped passes had rewritten was not committed.
+    fleet.oracle_after_harm();
 }
 
 #[test]

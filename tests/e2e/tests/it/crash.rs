@@ -30,6 +30,7 @@ fn killed_after(test: &str, write: &str, n: usize) -> Option<Fleet> {
     for step in ["compact", "optimize_indices"] {
         assert_eq!(stamps.values().filter(|s| s.contains(&format!("/{step}/"))).count(), 1, "{stamps:?}");
     }
+    fleet.oracle_after_harm();
     Some(fleet)
 }
 
@@ -104,6 +105,15 @@ fn a_replica_that_slept_past_its_claim_deletes_nothing() {
     drop(sleeper);
     fleet.settles();
     fleet.is_done(&[&other], "orders", &digest);
+    // They could have been deleted: a replica that is awake does so.
+    drop(other);
+    let _awake = fleet.replica(&short);
+    fleet.run("squire-maintenance", &["tick", "maintenance", "--dataset", &fleet.uri("orders")]);
+    fleet.settles();
+    let left = fleet.versions("orders");
+    assert!(left.as_array().map_or(0, Vec::len) < versions.as_array().map_or(0, Vec::len), "{left} of {versions}");
+    assert_eq!(fleet.read("orders")["digest"], digest);
+    fleet.oracle_after_harm();
 }
 
 fn is_record(request: &squire_test_support::Request) -> bool {
@@ -131,6 +141,7 @@ fn a_replica_that_is_told_to_stop_hands_its_pass_back() {
     fleet.settles();
     assert_eq!(other.lines("maintained").len(), 1, "{}", other.text());
     fleet.is_done(&[&other], "orders", &digest);
+    fleet.oracle_after_harm();
 }
 
 #[test]
@@ -155,4 +166,5 @@ fn a_replica_that_cannot_finish_in_time_ends_and_another_does_the_work() {
     assert_eq!(fleet.versions("orders").as_array().map_or(0, Vec::len), 8, "a fold, a reservation and a merge");
     fleet.is_done(&[&other], "orders", &digest);
     assert_ne!(digest, Value::Null);
+    fleet.oracle_after_harm();
 }

@@ -1,21 +1,23 @@
 //! An estate on S3 with a registry and a bus of its own, and the replicas that maintain it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use squire_lake::Lake;
+use squire_lake::oracle::{self, Leftovers};
 use squire_registry::{DatasetEntry, Registry};
 use squire_service::bus::{Bus, Event, Queue, Settings, Stream};
 use squire_service::config;
 use squire_service::telemetry::Metrics;
-use squire_test_support::{Bucket, Objects, Proxy, Server};
+use squire_test_support::{Bucket, Nats, Objects, Proxy, Server};
 use uuid::Uuid;
 
-use crate::nats::{Nats, program};
 use crate::replica::Replica;
 use crate::stamps;
 
@@ -23,6 +25,11 @@ use crate::stamps;
 const SOON: Duration = Duration::from_secs(90);
 /// Long enough for a whole estate, messages that wait for their next attempt included.
 const LONG: Duration = Duration::from_secs(300);
+/// The password in the bus's URL, which must be shown nowhere. A server that asks for none takes any.
+pub(crate) const PASSWORD: &str = "fake-bus-password";
+/// A retention of a second, so that a pass cleans up what the pass before it replaced.
+pub(crate) const SHORT_RETENTION: [&str; 3] =
+    ["floors.retention=1s", "policy.retention=1s", "policy.retain_versions=1"];
 /// A time of the year that no test meets: what starts a sweep is a tick by hand.
 pub(crate) const NEVER: &str = "0 0 0 29 2 *";
 
@@ -47,7 +54,10 @@ fn fresh() -> usize {
 
 pub(crate) struct Fleet {
     pub(crate) server: &'static Server,
-    pub(crate) nats: Nats,
+    /// One server, the three of a cluster, or none where another fleet's are used.
+    pub(crate) nats: Vec<Nats>,
+    /// Of all of them, with a user and a password.
+    url: String,
     pub(crate) bucket: Bucket,
     /// Of everything that belongs to it in the bucket.
     pub(crate) prefix: String,
@@ -58,12 +68,31 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// An empty estate; `None`, said loudly, where the servers are missing.
     pub(crate) fn new(test: &str) -> Option<Self> {
-        let program = program(test)?;
+        let nats = Nats::start(test)?;
+        let url = url(&nats);
+        Self::on(test, vec![nats], url)
+    }
+
+    /// An empty estate on a bus of three servers, which keep three copies.
+    pub(crate) fn clustered(test: &str) -> Option<Self> {
+        let nats = Nats::cluster(test)?;
+        let url = nats.iter().map(url).collect::<Vec<_>>().join(",");
+        wait("a leader of the cluster", || nats[0].has_leader().then_some(()));
+        Self::on(test, nats, url)
+    }
+
+    /// Another empty estate on the same servers.
+    pub(crate) fn beside(&self, test: &str) -> Option<Self> {
+        Self::on(test, Vec::new(), self.url.clone())
+    }
+
+    fn on(test: &str, nats: Vec<Nats>, url: String) -> Option<Self> {
         let server = Server::shared(test)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let fleet = Self {
             server,
-            nats: Nats::of(program),
+            nats,
+            url,
             bucket: server.bucket(),
             prefix: format!("fleet-{}", fresh()),
             runtime: runtime.expect("a runtime"),
@@ -90,10 +119,10 @@ impl Fleet {
 
     fn config(&self, proxy: Option<&Proxy>) -> String {
         let endpoint = proxy.map(Proxy::endpoint);
-        let (root, url) = (self.root(), self.nats.url());
+        let (root, url, copies) = (self.root(), &self.url, self.copies());
         format!(
             "[estate]\nroots = [\"{root}\"]\n[registry]\nroot = \"{root}/_squire\"\n\
-             [bus]\nkind = \"nats\"\nurl = \"{url}\"\nack_wait = \"2s\"\n[grace]\nclaim_ttl = \"30s\"\ndrain = \"30s\"\n\
+             [bus]\nkind = \"nats\"\nurl = \"{url}\"\nreplicas = {copies}\nack_wait = \"2s\"\n[grace]\nclaim_ttl = \"30s\"\ndrain = \"30s\"\n\
              [policy]\ninterval = \"1s\"\nmin_fragments = 2\n[limits]\nconcurrency = 2\ndelete_rate = 5000\n\
              [schedule]\nmaintenance = \"{NEVER}\"\n[http]\nlisten = \"127.0.0.1:0\"\n{}",
             self.server.storage(endpoint.as_deref())
@@ -107,10 +136,15 @@ impl Fleet {
 
     /// A replica that reaches its storage through a proxy. `set`: `KEY=VALUE` of the configuration.
     pub(crate) fn replica_behind(&self, proxy: Option<&Proxy>, set: &[&str]) -> Replica {
+        self.replica_of("squire-maintenance", proxy, set)
+    }
+
+    /// A replica of another program.
+    pub(crate) fn replica_of(&self, program: &str, proxy: Option<&Proxy>, set: &[&str]) -> Replica {
         let n = fresh();
         let config = self.path(&format!("replica-{n}.toml"));
         std::fs::write(&config, self.config(proxy)).expect("written");
-        let mut command = self.command("squire-maintenance", &["serve", "--log-format", "json"], &config);
+        let mut command = self.command(program, &["serve", "--log-format", "json"], &config);
         for pair in set {
             command.args(["--set", pair]);
         }
@@ -123,11 +157,7 @@ impl Fleet {
 
     /// A replica of the program that builds indices.
     pub(crate) fn index_builder(&self) -> Replica {
-        let n = fresh();
-        let config = self.path(&format!("builder-{n}.toml"));
-        std::fs::write(&config, self.config(None)).expect("written");
-        let command = self.command("squire-index-build", &["serve", "--log-format", "json"], &config);
-        Replica::start(command, self.path(&format!("builder-{n}.log")))
+        self.replica_of("squire-index-build", None, &[])
     }
 
     pub(crate) fn proxy(&self) -> Proxy {
@@ -135,6 +165,13 @@ impl Fleet {
     }
 
     fn command(&self, name: &str, args: &[&str], config: &Path) -> Command {
+        let mut command = self.program(name);
+        command.args(args).arg("--config").arg(config);
+        command
+    }
+
+    /// A program of this build, without the caller's `SQUIRE_` variables.
+    fn program(&self, name: &str) -> Command {
         let test = std::env::current_exe().expect("this program");
         let folder = test.parent().and_then(Path::parent).expect("the target directory");
         let binary = folder.join(name);
@@ -144,22 +181,39 @@ impl Fleet {
             command.env_remove(variable);
         }
         command.env("NO_COLOR", "1").env_remove("RUST_LOG").current_dir(self.dir.path());
-        command.args(args).arg("--config").arg(config);
         command
     }
 
     /// `squire-registry`, which must succeed; what it prints.
     #[track_caller]
     pub(crate) fn registry_command(&self, args: &[&str]) -> String {
-        said(&self.command("squire-registry", args, &self.path("direct.toml")).output().expect("it ran"), args)
+        self.run("squire-registry", args)
+    }
+
+    /// A program that must succeed; what it prints.
+    #[track_caller]
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
+        said(&self.command(program, args, &self.path("direct.toml")).output().expect("it ran"), args)
+    }
+
+    /// What a later build's `squire-registry` does to the protection of something: `freeze` or `thaw`.
+    #[track_caller]
+    pub(crate) fn newer_registry(&self, verb: &str, subject: &str) {
+        let root = format!("{}/_squire", self.root());
+        let options = json!(self.server.options()).to_string();
+        let args = [root.as_str(), &options, verb, subject];
+        said(&self.program("examples/newer-registry").args(args).output().expect("it ran"), &args);
+    }
+
+    /// Copies that a cluster keeps of each stream.
+    fn copies(&self) -> usize {
+        self.nats.len().max(1)
     }
 
     /// A tick by hand.
     #[track_caller]
     pub(crate) fn tick(&self) {
-        let args = ["tick", "maintenance"];
-        let output = self.command("squire-maintenance", &args, &self.path("direct.toml")).output();
-        assert_eq!(said(&output.expect("it ran"), &args), "sent\n");
+        assert_eq!(self.run("squire-maintenance", &["tick", "maintenance"]), "sent\n");
     }
 
     /// A tick by hand, and all that comes of it: what the replica that swept the estate said of it.
@@ -196,14 +250,19 @@ impl Fleet {
 
     /// Does something with the estate's bus.
     pub(crate) fn with_bus<T>(&self, work: impl AsyncFnOnce(Bus) -> T) -> T {
-        let url = Some(self.nats.url());
-        let config = config::Bus { kind: config::BusKind::Nats, url, ..config::Bus::default() };
+        let (url, replicas) = (Some(self.url.clone()), Some(self.copies()));
+        let config = config::Bus { kind: config::BusKind::Nats, url, replicas, ..config::Bus::default() };
         self.runtime.block_on(async {
             let registry = self.registry().await;
             let settings = Settings::of(&config, Duration::from_secs(30));
             let opened = Bus::open(&config, registry.name(), registry.id(), settings, Metrics::new()).await;
             work(opened.expect("the bus")).await
         })
+    }
+
+    /// Does something with the estate's registry.
+    pub(crate) fn with_registry<T>(&self, work: impl AsyncFnOnce(Registry) -> T) -> T {
+        self.runtime.block_on(async { work(self.registry().await).await })
     }
 
     async fn registry(&self) -> Registry {
@@ -257,6 +316,21 @@ impl Fleet {
         self.bucket.write(&format!("{}/lake/{name}", self.prefix), made);
     }
 
+    /// Datasets `t0000` and so on, each a copy of one in so many fragments.
+    pub(crate) fn copies_of_one(&self, numbers: Range<usize>, appends: usize) {
+        let at = format!("pristine/plain-{appends}");
+        let uri = format!("s3://lake/{at}");
+        if self.bucket.list(&at).is_empty() {
+            self.server.pylance("write", &uri, json!({ "appends": appends }));
+        }
+        let made = self.bucket.read(&at);
+        let mut all = Objects::new();
+        for n in numbers {
+            all.extend(made.iter().map(|(path, bytes)| (format!("t{n:04}/{path}"), bytes.clone())));
+        }
+        self.bucket.write(&format!("{}/lake", self.prefix), &all);
+    }
+
     /// A dataset in `appends` fragments.
     pub(crate) fn plain(&self, name: &str, appends: usize) {
         self.pylance("write", name, json!({ "appends": appends }));
@@ -295,6 +369,31 @@ impl Fleet {
         self.with_bus(async |bus| bus.dead_list(100).await.expect("listed"))
     }
 
+    /// The oracle: every dataset is whole, and nothing is left over in it.
+    #[track_caller]
+    pub(crate) fn oracle(&self) {
+        self.ask_oracle(Leftovers::None);
+    }
+
+    /// The oracle of a test that kills or disturbs: what is left over is of kinds that such an end leaves.
+    #[track_caller]
+    pub(crate) fn oracle_after_harm(&self) {
+        self.ask_oracle(Leftovers::Explained);
+    }
+
+    #[track_caller]
+    fn ask_oracle(&self, leftovers: Leftovers) {
+        let options: HashMap<String, String> = self.server.options().clone().into_iter().collect();
+        let lake = Lake::new(Arc::new(move |_: &str| options.clone()), 256 << 20);
+        let root = self.root();
+        let found = self.runtime.block_on(async {
+            // A task of its own: the oracle's stack is deep.
+            tokio::spawn(async move { oracle::check(&lake, &root, leftovers).await }).await.expect("the oracle")
+        });
+        let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert!(lines.is_empty(), "unexplained: {lines:#?}");
+    }
+
     /// One fragment, everything indexed, these rows, nothing given up, and the next tick finds nothing to do.
     #[track_caller]
     pub(crate) fn is_done(&self, replicas: &[&Replica], name: &str, digest: &Value) {
@@ -309,9 +408,15 @@ impl Fleet {
     }
 }
 
-/// What the replicas said of their sweeps.
+/// What the replicas said of their sweeps, oldest first.
 pub(crate) fn swept(replicas: &[&Replica]) -> Vec<Value> {
-    replicas.iter().flat_map(|r| r.lines("swept the estate")).collect()
+    let mut lines: Vec<Value> = replicas.iter().flat_map(|r| r.lines("swept the estate")).collect();
+    lines.sort_by_key(|l| l["timestamp"].to_string());
+    lines
+}
+
+fn url(nats: &Nats) -> String {
+    format!("nats://someone:{PASSWORD}@127.0.0.1:{}", nats.port())
 }
 
 #[track_caller]

@@ -5,10 +5,16 @@
 mod an_estate;
 mod bus;
 mod clock;
+mod cluster;
 mod control;
 mod crash;
+mod faults;
 mod fleet;
-mod nats;
+mod kill_switch;
+mod many;
+mod neighbours;
 mod replica;
 mod required;
+mod rolling_upgrade;
+mod slices;
 mod stamps;

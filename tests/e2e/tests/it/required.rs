@@ -29,4 +29,5 @@ fn a_required_index_that_an_overwrite_dropped_is_asked_for_and_built_again() {
     wait("it is built again", || (fleet.events_of("index.built").len() == 2).then_some(()));
     assert_eq!(fleet.read("orders")["unindexed"], 0);
     assert!(fleet.dead_letters().is_empty());
+    fleet.oracle();
 }

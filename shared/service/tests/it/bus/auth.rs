@@ -9,7 +9,7 @@ use squire_service::bus::{Bus, BusErrorKind, Published};
 use squire_service::config::{self, BusTls};
 use squire_service::telemetry::Metrics;
 
-use super::nats::Nats;
+use super::nats::{Config, Nats};
 use super::{ESTATE, pass, patient};
 
 async fn open(config: &config::Bus) -> squire_service::bus::Result<Bus> {

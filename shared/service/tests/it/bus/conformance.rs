@@ -11,7 +11,7 @@ use squire_service::bus::{
 use squire_service::telemetry::Metrics;
 use uuid::Uuid;
 
-use super::nats::Nats;
+use super::nats::{Config, Nats};
 use super::{ESTATE, NOT, SOON, embedded, hasty, next, nothing, pass, patient, run, uri, wait_for};
 
 /// One bus, and handles on it as other replicas have them.

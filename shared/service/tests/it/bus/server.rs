@@ -11,7 +11,7 @@ use squire_service::config;
 use squire_service::telemetry::Metrics;
 use uuid::Uuid;
 
-use super::nats::Nats;
+use super::nats::{Config, Nats};
 use super::{ESTATE, SOON, next, nothing, pass, patient, uri, wait_for};
 
 async fn open(nats: &Nats, name: &str, estate: Uuid) -> squire_service::bus::Result<Bus> {
@@ -140,7 +140,7 @@ async fn a_server_that_is_too_old_is_named_with_the_version_that_is_needed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_jetstream_is_said_so() {
-    let Some(program) = super::nats::program("a_server_without_jetstream_is_said_so") else { return };
+    let Some(program) = Nats::program("a_server_without_jetstream_is_said_so") else { return };
     let nats = Nats::of(program, |_| {
         "accounts { PLAIN { users = [ { user: u, password: p } ] } }\nno_auth_user: u".to_owned()
     });
