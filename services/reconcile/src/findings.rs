@@ -269,14 +269,21 @@ pub(crate) fn of_estate(walk: &Walk<Row>) -> Vec<Finding> {
         .into_iter()
         .filter_map(|p| {
             let kind = match p.kind {
-                ProblemKind::RecordUnreadable => FindingKind::RecordUnreadable,
+                // Found under another name, or leading elsewhere than its parents: what it governs cannot be told either.
+                ProblemKind::RecordUnreadable | ProblemKind::RecordMisplaced | ProblemKind::LocationDiffers => {
+                    FindingKind::RecordUnreadable
+                }
                 ProblemKind::LocationShared => FindingKind::LocationShared,
                 ProblemKind::BindingToNothing => FindingKind::BindingToNothing,
-                ProblemKind::ProtectionOnNothing => FindingKind::ProtectionOnNothing,
+                ProblemKind::ProtectionOnNothing | ProblemKind::BlockOnNothing => FindingKind::ProtectionOnNothing,
                 ProblemKind::PolicyOnNothing => FindingKind::PolicyOnNothing,
+                ProblemKind::PolicyInvalid => FindingKind::PolicyClash,
                 ProblemKind::BucketSharedByProjects => FindingKind::BucketSharedByProjects,
                 // Half states are the admin command's to mend; they have no word in the report.
-                ProblemKind::HalfRegistered | ProblemKind::HalfDropped => return None,
+                ProblemKind::HalfRegistered
+                | ProblemKind::HalfDropped
+                | ProblemKind::HalfRenamed
+                | ProblemKind::TrashEnded => return None,
             };
             Some(Finding::new(kind, FindingSubject::record(p.subject), p.detail).with_fix(p.fix))
         })

@@ -38,6 +38,9 @@
 //! | [`writers`] | is somebody else at long work |
 //! | [`sample`], [`faults`] | datasets and faults for the demo and for tests |
 
+// Lance's futures, nested in ours, are deeper than the compiler's default allows.
+#![recursion_limit = "256"]
+
 pub mod authority;
 pub mod build;
 pub mod classes;

@@ -83,10 +83,10 @@ pub use hierarchy::{NewTable, TableChanges};
 pub use identity::{
     Located, MARKER, RESERVED, RegistryLost, ensure_marker, locate, markers_above, read_marker, registry_lost,
 };
-pub use jobs::{Job, JobState};
-pub use outbox::Waiting;
 pub use import::ImportPlan;
+pub use jobs::{Job, JobState};
 pub use mend::Mended;
+pub use outbox::Waiting;
 pub use own_config::parse_time;
 pub use policies::{PolicyChange, PolicyDiff};
 pub use policy::{Floors, Policy, RequiredIndex};

@@ -52,7 +52,7 @@ pub async fn apply_estate(tools: &Tools, planned: &PlannedEstate) -> HashMap<Str
 }
 
 /// Applies one plan, contained, and saves the dataset's state.
-#[tracing::instrument(level = "debug", name = "dataset", skip_all, fields(run = %tools.estate.run, dataset = p.look.place.uri()))]
+#[tracing::instrument(level = "debug", name = "dataset", skip_all, fields(run = %tools.estate.run, dataset = p.look.uri))]
 pub async fn apply_one(tools: &Tools, p: &Planned) -> Applied {
     let mut applied = if tools.shutdown.is_requested() {
         let detail = "stopped by a signal before it began".to_string();

@@ -1,7 +1,7 @@
 //! Traces over OTLP: what a collector receives of a sweep and of a daemon, and that a collector that is away harms nothing.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
