@@ -34,6 +34,7 @@ pub mod error;
 mod generation;
 pub mod govern;
 mod hierarchy;
+mod http;
 pub mod human;
 pub mod identity;
 mod import;
@@ -80,6 +81,7 @@ pub use govern::{
     EffectivePolicy, Forbidden, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo,
 };
 pub use hierarchy::{NewTable, TableChanges};
+pub use http::observe_requests;
 pub use identity::{
     Located, MARKER, RESERVED, RegistryLost, ensure_marker, locate, markers_above, read_marker, registry_lost,
 };

@@ -15,6 +15,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, P
 use url::Url;
 
 use crate::error::{Error, Result};
+use crate::http::Observed;
 use crate::local::DurableLocal;
 
 /// Options of an object store, by the keys that Lance takes (`aws_access_key_id`, `aws_endpoint`, `allow_http`, ...).
@@ -90,10 +91,7 @@ impl Root {
         if self.local {
             return self.uri.clone();
         }
-        match Url::parse(&self.uri) {
-            Ok(url) => format!("{}://{}", url.scheme(), url.authority()),
-            Err(_) => self.uri.clone(),
-        }
+        bucket_of(&self.uri)
     }
 
     /// The place one level up; `None` at the top of a bucket or file system.
@@ -207,6 +205,13 @@ impl Root {
     }
 }
 
+fn bucket_of(uri: &str) -> String {
+    match Url::parse(uri) {
+        Ok(url) => format!("{}://{}", url.scheme(), url.authority()),
+        Err(_) => uri.to_owned(),
+    }
+}
+
 fn remote(scheme: &ObjectStoreScheme, uri: &str, options: &StorageOptions) -> Result<Arc<dyn ObjectStore>> {
     let retry = RetryConfig { max_retries: 4, retry_timeout: REQUEST_TIMEOUT, ..RetryConfig::default() };
     let mut settings: Vec<(String, &String)> = options.iter().map(|(k, v)| (k.to_ascii_lowercase(), v)).collect();
@@ -215,7 +220,8 @@ fn remote(scheme: &ObjectStoreScheme, uri: &str, options: &StorageOptions) -> Re
     settings.insert(0, ("timeout".to_owned(), &timeout));
     macro_rules! build {
         ($builder:ty) => {{
-            let mut builder = <$builder>::from_env().with_url(uri).with_retry(retry);
+            let observed = Observed { bucket: bucket_of(uri) };
+            let mut builder = <$builder>::from_env().with_url(uri).with_retry(retry).with_http_connector(observed);
             for (key, value) in &settings {
                 // Lance passes options of its own in the same map; what the client does not know is not for it.
                 if let Ok(key) = key.parse() {

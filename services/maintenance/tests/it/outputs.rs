@@ -65,3 +65,24 @@ async fn what_a_sweep_did_is_in_its_metrics() {
     assert_eq!(value("squire_sweep_duration_seconds_count"), 1.0);
     assert!(value("squire_memory_limit_bytes") > 1e9);
 }
+
+#[test]
+fn the_registrys_requests_are_counted_by_bucket_operation_and_answer() {
+    use super::s3_estate::{OnS3, Pristine};
+    let test = "the_registrys_requests_are_counted_by_bucket_operation_and_answer";
+    let Some(server) = squire_test_support::Server::shared(test) else { return };
+    let estate = OnS3::copy(server, &Pristine::one(server));
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("metrics.prom");
+    let ended = estate.start(&["--metrics-file", file.to_str().expect("UTF-8")]).end();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let text = std::fs::read_to_string(&file).expect("the metrics");
+    for (operation, code) in [("list", 200), ("put", 200), ("get", 200)] {
+        let series = format!(
+            "squire_object_store_http_requests_total{{bucket=\"s3://lake\",code=\"{code}\",operation=\"{operation}\"}} "
+        );
+        let n: f64 =
+            text.lines().find_map(|l| l.strip_prefix(&series)?.parse().ok()).unwrap_or_else(|| panic!("{text}"));
+        assert!(n > 0.0, "{series}");
+    }
+}
