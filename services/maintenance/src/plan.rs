@@ -416,7 +416,8 @@ impl Limits {
 }
 
 /// The rewrite budget: bytes rewritten within the last retention stay below `max_stranded` × live bytes for the clock; a
-/// sweep by hand is free; under a hold nothing is rewritten twice by anybody (design, "Rewrite budget").
+/// sweep by hand is free; under a hold nothing is rewritten twice by anybody (design, "Rewrite budget"). A table below
+/// `small_bytes` counts as that large: what it strands is next to nothing, and one fold of its index would use its budget up.
 fn rewrite_left(layout: &Layout, rules: &Rules<'_>) -> Option<(u64, Option<DateTime<Utc>>)> {
     let policy = &rules.governance.policy.policy;
     let held = rules.governance.held_by().is_some();
@@ -428,7 +429,8 @@ fn rewrite_left(layout: &Layout, rules: &Rules<'_>) -> Option<(u64, Option<DateT
     let within: Vec<&(DateTime<Utc>, u64)> =
         rules.rewritten.iter().filter(|(at, _)| held || rules.now.signed_duration_since(*at) < retention).collect();
     let spent: u64 = within.iter().map(|(_, b)| b).sum();
-    let budget = if held { layout.live_bytes as f64 } else { policy.max_stranded * layout.live_bytes as f64 };
+    let live = if held { layout.live_bytes } else { layout.live_bytes.max(rules.settings.small_bytes) };
+    let budget = if held { live as f64 } else { policy.max_stranded * live as f64 };
     let left = (budget as u64).saturating_sub(spent);
     let when = within.iter().map(|(at, _)| *at).min().and_then(|at| at.checked_add_signed(retention));
     Some((left, when.filter(|_| !held)))
