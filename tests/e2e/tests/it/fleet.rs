@@ -35,13 +35,18 @@ pub(crate) const NEVER: &str = "0 0 0 29 2 *";
 
 /// Waits until there is something.
 #[track_caller]
-pub(crate) fn wait<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
+pub(crate) fn wait<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(SOON, what, found)
+}
+
+#[track_caller]
+fn wait_at_most<T>(time: Duration, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + time;
     loop {
         if let Some(found) = found() {
             return found;
         }
-        assert!(Instant::now() < deadline, "not in {SOON:?}: {what}");
+        assert!(Instant::now() < deadline, "not in {time:?}: {what}");
         std::thread::sleep(Duration::from_millis(30));
     }
 }
@@ -221,7 +226,7 @@ impl Fleet {
     pub(crate) fn sweep(&self, replicas: &[&Replica]) -> Value {
         let before = swept(replicas).len();
         self.tick();
-        let line = wait("a sweep", || swept(replicas).into_iter().nth(before));
+        let line = wait_at_most(LONG, "a sweep", || swept(replicas).into_iter().nth(before));
         self.settles();
         line
     }
