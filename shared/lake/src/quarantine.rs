@@ -234,6 +234,21 @@ impl Quarantine {
         }
     }
 
+    /// On a local disk the folders of what went stay behind empty; one with anything in it stays.
+    pub fn remove_empty_folders(&self) {
+        let Some(root) = uri::local_path(&self.reads.uri) else { return };
+        let (mut dirs, mut at) = (vec![root.join(dir(self.plan))], 0);
+        while let Some(dir) = dirs.get(at).cloned() {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            dirs.extend(entries.map(|e| e.path()).filter(|path| path.is_dir() && !path.is_symlink()));
+            at += 1;
+        }
+        for dir in dirs.iter().rev() {
+            let _ = std::fs::remove_dir(dir);
+        }
+        let _ = std::fs::remove_dir(root.join(QUARANTINE));
+    }
+
     /// Moves one object (path relative to the root) into the quarantine, or marks it.
     async fn take(&self, path: &str, item: &Item, rate: &Rate) -> Took {
         match self.try_take(path, item, rate).await {

@@ -86,6 +86,7 @@ pub(crate) async fn forget_part(
     at.drop_control(&part_name(dataset), rate).await?;
     if is_last {
         at.drop_control(PLAN, rate).await?;
+        at.remove_empty_folders();
     }
     Ok(())
 }
@@ -150,7 +151,7 @@ pub(crate) async fn stored(
         };
         for plan in plans.into_iter().filter(|p| wanted.is_none_or(|w| w == *p)) {
             match one(lake, root, plan).await {
-                Ok(stored) => out.push(stored),
+                Ok(stored) => out.extend(stored),
                 Err(why) => unreadable.push((format!("{root}/{}/{plan}", squire_lake::discover::QUARANTINE), why)),
             }
         }
@@ -158,8 +159,12 @@ pub(crate) async fn stored(
     (out, unreadable)
 }
 
-async fn one(lake: &Lake, root: &str, id: Uuid) -> Result<Stored, String> {
+async fn one(lake: &Lake, root: &str, id: Uuid) -> Result<Option<Stored>, String> {
     let held = quarantine::held(lake, root, id).await.map_err(|e| e.to_string())?;
+    if held == Held::default() {
+        // A folder of a local disk that nobody took away.
+        return Ok(None);
+    }
     let bytes = quarantine::read_control(lake, root, id, PLAN).await.map_err(|e| e.to_string())?;
     let plan = parse(&bytes.ok_or("its plan is not there")?)?;
     if plan.id != id {
@@ -172,7 +177,7 @@ async fn one(lake: &Lake, root: &str, id: Uuid) -> Result<Stored, String> {
         parts.push((part, *at));
     }
     parts.sort_by(|a: &(Begun, DateTime<Utc>), b| a.0.dataset.cmp(&b.0.dataset));
-    Ok(Stored { root: root.to_string(), plan, held, parts })
+    Ok(Some(Stored { root: root.to_string(), plan, held, parts }))
 }
 
 /// The id that a command names.

@@ -211,16 +211,19 @@ impl Survey {
 
     /// The dataset that an object's URI lies in: the outermost, or one that is in the trash.
     pub(crate) fn dataset_of(&self, object: &str) -> Option<String> {
-        let trash = self.snapshot.trash().map(|t| &t.fields.uri);
-        let holds = self.rows.keys().chain(trash).filter(|uri| uri::within(object, uri));
-        holds.min_by_key(|uri| uri.len()).cloned()
+        let holds = |at: &&str| self.rows.contains_key(*at) || self.snapshot.trash_at(at).next().is_some();
+        above(object).filter(holds).last().map(String::from)
     }
 
     /// The dataset that this one lies in, if any.
-    pub(crate) fn around(&self, dataset: &str) -> Option<&str> {
-        let mut others = self.rows.keys().filter(|other| *other != dataset && uri::within(dataset, other));
-        others.next().map(String::as_str)
+    pub(crate) fn around<'a>(&self, dataset: &'a str) -> Option<&'a str> {
+        above(dataset).find(|at| self.rows.contains_key(*at))
     }
+}
+
+/// The URIs above a URI, nearest first.
+fn above(uri: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(uri.rsplit_once('/').map(|(at, _)| at), |at| at.rsplit_once('/').map(|(at, _)| at))
 }
 
 /// A marker at or above a place names another estate than this registry, or cannot be read.

@@ -225,7 +225,8 @@ async fn what_nobody_names_goes_to_quarantine_and_comes_back_byte_for_byte() {
     let (code, undone) = estate.json(&["undo", &id, "--dataset", "orders"]);
     assert_eq!((code, &undone[0]["back"]), (0, &json!(2)), "{undone}");
     assert_eq!(estate.tree(), before);
-    assert_eq!(estate.reclaim(&["list"]).1, "nothing is in quarantine\n");
+    assert_eq!(estate.reclaim(&["list"]), (0, "nothing is in quarantine\n".into(), String::new()));
+    assert!(!estate.path("lake/_squire_quarantine").exists(), "no empty folder is left");
     let (code, _, err) = estate.reclaim(&["undo", &id]);
     assert_eq!(code, 3, "{err}");
     // The audit trail knows of both.
@@ -560,4 +561,41 @@ async fn a_root_inside_a_dataset_and_one_without_any_are_refused() {
     for (args, code) in [(&["undo", "x"][..], 2), (&["purge", "01920000-0000-7000-8000-000000000000"], 3)] {
         assert_eq!(estate.reclaim(args).0, code, "{args:?}");
     }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for (path, bytes) in tree(from) {
+        let at = to.join(path);
+        std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+        std::fs::write(at, bytes).unwrap();
+    }
+}
+
+/// A clone whose base was typed through a symlink reads what no version of its source names any more; a table that was copied, with
+/// new times, has its leftover and nothing else.
+#[tokio::test]
+async fn a_clone_through_a_symlink_keeps_its_files_and_a_copied_table_has_its_own_leftovers() {
+    let estate = Estate::empty();
+    estate.table("lake/real/source", 3).await;
+    std::os::unix::fs::symlink(estate.path("lake/real"), estate.path("lake/link")).unwrap();
+    let typed = format!("file://{}", estate.text("lake/link/source"));
+    let mut through = Sample::open(&lake(), &typed, Columns::default()).await.unwrap();
+    through.clone_to(&estate.uri("lake/clone")).await.unwrap();
+    through.overwrite(5, 900).await.unwrap();
+    copy_all(&estate.path("lake/real/source"), &estate.path("lake/copied"));
+    for version in 1..=3 {
+        let name = format!("lake/real/source/_versions/{:020}.manifest", u64::MAX - version);
+        std::fs::remove_file(estate.path(&name)).unwrap();
+    }
+    age_all(&estate.path("lake/real/source/data"), 30);
+    estate.orphan("lake/copied/data/one.lance");
+    estate.orphan("lake/real/source/data/two.lance");
+    estate.plan();
+    let plan = estate.plan_file();
+    let data = plan.items().iter().map(|i| i.path.as_str()).filter(|p| p.contains("/data/"));
+    let names: Vec<&str> = data.map(|p| p.split_once("/lake/").unwrap().1).collect();
+    assert_eq!(names, ["copied/data/one.lance", "real/source/data/two.lance"]);
+    assert_eq!(estate.apply().0, 0);
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/clone"), None).await.unwrap().len(), 30);
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/copied"), Some(3)).await.unwrap().len(), 30);
 }

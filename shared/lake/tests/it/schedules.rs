@@ -291,3 +291,47 @@ async fn whatever_happens_beside_a_scan_nothing_is_called_orphan_or_missing_wron
 async fn five_hundred_schedules_beside_a_scan() {
     many(1_000..1_500).await;
 }
+
+/// Each request of a scan fails in turn: an error, or incomplete references under which nothing is an orphan; never a wrong verdict.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_fails_at_any_request_makes_it_incomplete_and_nothing_wrong() {
+    let (dir, uri) = place();
+    let mut sample = table(&uri, 3, 10).await;
+    sample.index(SampleIndex::BTree).await.expect("indexed");
+    sample.tag("x", 2).await.expect("tagged");
+    sample.branch("b", 2).await.expect("branched");
+    let root = dir.path().join("t");
+    plant(&root.join("data/stray.lance"), 30 * DAY);
+    age(&root);
+    let stray = BTreeSet::from(["data/stray.lance".to_string()]);
+    let (mut whole, mut incomplete, mut errors) = (0, 0, 0);
+    for n in 1.. {
+        let count = Arc::new(Mutex::new(0_u64));
+        let counted = count.clone();
+        let faults = Faults::new(move |_, _| {
+            let mut count = counted.lock().expect("sound");
+            *count += 1;
+            if *count == n { Fault::Fail(std::io::ErrorKind::ConnectionReset) } else { Fault::Pass }
+        });
+        let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
+        match examine(&lake, &uri, &nobody(), &ages()).await {
+            Ok(Examination::Dataset(found)) => {
+                let orphans: BTreeSet<String> = found.classes.of(Class::Orphan).map(|o| o.path.clone()).collect();
+                assert!(found.classes.missing.is_empty(), "request {n}: {:?}", found.classes.missing);
+                if found.classes.incomplete.is_empty() {
+                    assert_eq!(orphans, stray, "request {n}");
+                    whole += 1;
+                } else {
+                    assert_eq!(orphans, BTreeSet::new(), "request {n}: {:?}", found.classes.incomplete);
+                    incomplete += 1;
+                }
+            }
+            Ok(other) => panic!("request {n}: {other:?}"),
+            Err(_) => errors += 1,
+        }
+        if *count.lock().expect("sound") < n {
+            break;
+        }
+    }
+    assert!(whole >= 1 && incomplete >= 4 && errors >= 2, "{whole} whole, {incomplete} incomplete, {errors} errors");
+}

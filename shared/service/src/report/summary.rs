@@ -222,8 +222,13 @@ fn what(d: &Dataset) -> String {
         say(s.outcome, s.reason, format!("fold {n}"), format!("folded {n}"), "fold");
     }
     if let Some(s) = &d.steps.cleanup {
-        let n = s.versions_removed;
-        say(s.outcome, s.reason, format!("clean {n}"), format!("cleaned {n}"), "cleanup");
+        let (n, files) = (s.versions_removed, s.files_removed);
+        // A reclaim moves objects and no versions.
+        let (plan, done) = match n {
+            0 if files > 0 => (format!("move {files} objects"), format!("moved {files} objects")),
+            n => (format!("clean {n}"), format!("cleaned {n}")),
+        };
+        say(s.outcome, s.reason, plan, done, "cleanup");
     }
     match (words.is_empty(), d.findings.len() as u64) {
         (false, _) => words.join(", "),
