@@ -291,6 +291,16 @@ pub async fn remember(estate: &Estate, settings: &Settings, planned: &PlannedEst
     }
 }
 
+/// Saves what a look after a pass found: the next tick finds the dataset settled and writes nothing (invariant 5).
+pub async fn remember_one(estate: &Estate, settings: &Settings, neighbours: &PlannedEstate, candidate: &Candidate) {
+    let Some(registry) = &estate.registry else { return };
+    let Some(known) = of_candidate(estate, settings, neighbours, candidate, estate.now()) else { return };
+    let found = HashMap::from([(candidate.uri.clone(), Some(known))]);
+    if let Err(e) = registry.save_looks(found).await {
+        tracing::debug!(error = %e, "what was seen after the pass could not be saved; the next tick looks in full");
+    }
+}
+
 fn of_candidate(
     estate: &Estate,
     settings: &Settings,

@@ -124,7 +124,7 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
         && p.has_work()
     {
         tick::open(daemon, &estate, pass.run, started).await?;
-        let tools = daemon.tools(&estate, &neighbours, settings);
+        let tools = daemon.tools(&estate, &neighbours, settings.clone());
         let begun = std::time::Instant::now();
         let done = driver::apply_one(&tools, p).await;
         applied = Some((done, begun.elapsed().as_secs_f64()));
@@ -136,6 +136,10 @@ async fn work(daemon: &Arc<Daemon>, pass: &PassRequested, attempts: u64) -> anyh
     daemon.metrics.count(&report);
     if let Some((applied, _)) = &applied {
         applied.count(&daemon.metrics);
+        if due && applied.is_material() && applied.failures.is_empty() {
+            let after = driver::plan_dataset(&estate, &neighbours, &pass.uri, &settings, due).await;
+            crate::known::remember_one(&estate, &settings, &neighbours, &after).await;
+        }
     }
     let Some(row) = report.datasets.first() else { return Ok(Verdict::Done) };
     let filed = applied.as_ref().map_or(&[][..], |(a, _)| &a.filed);
