@@ -502,7 +502,7 @@ async fn expired_trash_goes_whole_comes_back_and_ends_with_the_purge() {
     std::fs::create_dir(estate.path("lake/orders/sub")).unwrap();
     estate.admin(&["warehouse", "create", "v", "--project", "p", "--root", &estate.text("lake/orders/sub")]);
     refused("warehouse v covers it");
-    estate.admin(&["warehouse", "drop", "v"]);
+    estate.admin(&["warehouse", "drop", "warehouse/v"]);
     std::fs::remove_dir_all(estate.path("lake/orders/sub")).unwrap();
     estate.admin(&["protection", "set", "namespace/n", "keep-history"]);
     refused("held");
