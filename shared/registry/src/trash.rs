@@ -22,8 +22,9 @@ use crate::subject::Subject;
 
 /// Records of a cascade that are written at the same time.
 pub(crate) const WRITES: usize = 16;
-/// How long a writer waits for a drop that is under way on what it writes about, and how often it looks.
-const SETTLES: (u32, Duration) = (50, Duration::from_millis(100));
+/// How often a writer looks whether a drop that is under way on what it writes about has ended, and after which pause: a
+/// minute, the time in which a writer acts on what it has listed.
+const SETTLES: (u32, Duration) = (300, Duration::from_millis(200));
 
 /// How something goes.
 #[derive(Debug, Clone, PartialEq)]

@@ -317,7 +317,6 @@ fn nothing_goes_without_the_registry(estate: &OnS3, moment: Moment) {
         }
         then = estate.files("orders").into_iter().collect();
     });
-    assert_ne!(swept.code(), Some(0), "a sweep whose registry went is no success: {}", swept.stderr);
     estate.proxy.pass();
     for when in ["after the drill", "after the next sweep"] {
         let now: BTreeSet<String> = estate.files("orders").into_iter().collect();
