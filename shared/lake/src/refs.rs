@@ -162,7 +162,8 @@ fn resolve(base: u32, bases: &BTreeMap<u32, (String, bool)>, named: &Named, own:
 
 /// A base URI as its writer typed it: absolute, relative, or symlinked.
 pub fn target(typed: &str, own: &str) -> Target {
-    let typed = typed.trim();
+    let plain = plain_scheme(typed.trim());
+    let typed = plain.as_str();
     if typed.is_empty() {
         return Target::Anywhere("an empty base path".into());
     }
@@ -172,7 +173,8 @@ pub fn target(typed: &str, own: &str) -> Target {
             Err(_) => Target::Anywhere(typed.to_string()),
         };
     }
-    // Relative to a folder that only the writer knew: what can be said is how it ends.
+    // Relative to a folder that only the writer knew, or to its home: what can be said is how it ends.
+    let typed = typed.strip_prefix("~/").unwrap_or(typed);
     let mut tail: Vec<String> = Vec::new();
     for segment in typed.split('/') {
         match segment {
@@ -195,6 +197,27 @@ pub fn target(typed: &str, own: &str) -> Target {
         // `tree/…` alone may be ours and may be another's: the keep-set of each holds it.
         _ => Target::EndsIn(ends.to_string()),
     }
+}
+
+/// The same place under the scheme that a walk gives it: Lance has others for stores that it wraps.
+fn plain_scheme(typed: &str) -> String {
+    if let Some(rest) = typed.strip_prefix("file-object-store://") {
+        return format!("file://{rest}");
+    }
+    match typed.strip_prefix("s3+ddb://") {
+        Some(rest) => format!("s3://{}", rest.split('?').next().unwrap_or_default()),
+        None => typed.to_string(),
+    }
+}
+
+/// Schemes of stores; what has another one may be any of our datasets under a name that is not known here.
+const SCHEMES: [&str; 8] = ["file", "s3", "gs", "az", "abfs", "abfss", "oss", "memory"];
+
+/// Whether a base that is no dataset of the estate may still be one under another name: a local path that leads nowhere (a
+/// link that was renamed or removed), or a scheme that is not known.
+fn leads_nowhere(at: &str) -> bool {
+    let scheme = at.split("://").next().unwrap_or_default();
+    !SCHEMES.contains(&scheme) || uri::local_path(at).is_some_and(|path| !path.exists())
 }
 
 /// The path relative to our own root, if the target is our root, lies in it, or lies above it and the path leads into it.
@@ -220,11 +243,17 @@ pub enum KeepSet {
 pub struct CloneGraph {
     reads: BTreeMap<String, Reads>,
     unread: Vec<String>,
+    nowhere: BTreeSet<String>,
 }
 
 impl CloneGraph {
-    /// Adds one dataset's reads.
+    /// Adds one dataset's reads; also of one that reads nothing of others: it may be what somebody's base names.
     pub fn add(&mut self, uri: &str, reads: Reads) {
+        let lost = reads.keys().filter_map(|t| match t {
+            Target::At(at) if leads_nowhere(at) => Some(at.clone()),
+            _ => None,
+        });
+        self.nowhere.extend(lost);
         self.reads.insert(uri.to_string(), reads);
     }
 
@@ -244,6 +273,9 @@ impl CloneGraph {
             }
         }
         for (from, reads) in &self.reads {
+            for target in reads.keys().filter(|target| self.is_nobody(target, uri)) {
+                why.push(format!("{from} reads files of {target}, which is no dataset that is known"));
+            }
             for (target, files) in reads.iter().filter(|(target, _)| target.may_be(uri)) {
                 match target {
                     Target::Anywhere(_) if from == uri => {}
@@ -259,6 +291,17 @@ impl CloneGraph {
             }
         }
         if why.is_empty() { KeepSet::Complete(keep) } else { KeepSet::Incomplete(why) }
+    }
+
+    /// Whether a base leads to no known dataset and may be any of them under another name: as its writer typed it, relative to a
+    /// folder or through a link that is gone (design, "References": what cannot be resolved makes every possible target incomplete).
+    fn is_nobody(&self, target: &Target, uri: &str) -> bool {
+        let may = match target {
+            Target::At(at) => self.nowhere.contains(at),
+            Target::EndsIn(_) => true,
+            Target::Anywhere(_) => false,
+        };
+        may && !target.may_be(uri) && !self.reads.keys().any(|known| target.may_be(known))
     }
 
     /// The datasets that read files of `uri`.
@@ -305,6 +348,7 @@ mod tests {
             ["file:///lake/gold/source", "/lake/gold/source/", "gold/source", "./gold/source", "../gold/source"]
         {
             let mut graph = CloneGraph::default();
+            graph.add("file:///lake/gold/source", Reads::new());
             graph.add(
                 "file:///lake/gold/clone",
                 Reads::from([(target(typed, "file:///lake/gold/clone"), set(&["data/a.lance"]))]),
@@ -316,6 +360,30 @@ mod tests {
             );
             assert_eq!(graph.keep_set("file:///lake/gold/other"), KeepSet::Complete(set(&[])), "{typed}");
         }
+    }
+
+    #[test]
+    fn a_base_that_leads_to_no_known_dataset_may_be_any_of_them() {
+        let lost = |typed: &str| {
+            let mut graph = CloneGraph::default();
+            graph.add("file:///lake/source", Reads::new());
+            graph.add("file:///lake/c", Reads::from([(target(typed, "file:///lake/c"), set(&["data/a.lance"]))]));
+            graph.keep_set("file:///lake/source")
+        };
+        for typed in ["renamed/link", "~/other/name", "/no/such/link/source-by-link", "odd-store://x/source-by-link"] {
+            let found = lost(typed);
+            assert!(
+                matches!(&found, KeepSet::Incomplete(why) if why[0].contains("no dataset that is known")),
+                "{typed}: {found:?}"
+            );
+        }
+        for typed in ["file-object-store:///lake/source", "~/lake/source", "lake/source"] {
+            assert_eq!(lost(typed), KeepSet::Complete(set(&["data/a.lance"])), "{typed}");
+        }
+        // A bucket outside of the estate is nobody's other name.
+        assert_eq!(lost("s3://elsewhere/base"), KeepSet::Complete(set(&[])));
+        let at = target("s3+ddb://b/t?ddbTableName=x", "s3://b/c");
+        assert_eq!(at, Target::At("s3://b/t".into()));
     }
 
     #[test]

@@ -218,7 +218,7 @@ fn one(
     }
     shape_path(&path, 2).and_then(|()| shape_location(&location)).map_err(|e| e.to_string())?;
     let subject = Subject::Table(path);
-    if let Some(top) = snapshot.namespace(&[out.warehouse.clone()])
+    if let Some(top) = snapshot.namespace(std::slice::from_ref(&out.warehouse))
         && top.fields.warehouse != out.warehouse
     {
         return Err(format!("namespace/{} is bound to warehouse `{}`", out.warehouse, top.fields.warehouse));

@@ -213,7 +213,7 @@ impl Registry {
             HalfState::Drop(table, trash) => {
                 let (at, deadline) = (trash.fields.dropped_at, trash.fields.deadline);
                 let going = Going { at, deadline, ..Going::like(&trash.fields) };
-                self.drop_tables(snapshot, &[table.fields.path.clone()], &going, reason).await?;
+                self.drop_tables(snapshot, std::slice::from_ref(&table.fields.path), &going, reason).await?;
                 Ok(format!("the drop is finished; it can come back until {deadline}"))
             }
             HalfState::Undrop(_, trash) => {

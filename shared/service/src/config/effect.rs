@@ -94,6 +94,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("limits.delete_rate", Effect::Partly(&[Maintenance, Reconcile], "`squire-reconcile reclaim` counts for itself.")),
     ("limits.distribute_above", Effect::Now(&[Maintenance, IndexBuild])),
     ("budget", Effect::Now(&[Maintenance])),
+    ("budget.requests_per_second", Effect::Now(&[Maintenance, Reconcile])),
     ("prices", Effect::Now(&[Maintenance, Reconcile])),
     ("rollout", Effect::Now(&[Maintenance])),
     ("grace.trash", Effect::Now(&[Registry])),

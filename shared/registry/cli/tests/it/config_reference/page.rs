@@ -126,7 +126,6 @@ pub(super) fn page() -> String {
     let sections = sections();
     let mut out = include_str!("head.md").to_owned();
     let effect = |key: &str| Effect::of(key).unwrap_or_else(|| panic!("{key} has no line in config/effect.rs"));
-    out.push_str("\n## Without effect so far\n\nThese keys are read and checked and change nothing yet: ");
     let mut none = Vec::new();
     for section in &sections {
         if Effect::of(&section.name).is_some_and(Effect::is_not_yet)
@@ -141,7 +140,14 @@ pub(super) fn page() -> String {
             none.extend(keys.filter(|key| effect(key).is_not_yet()).map(|key| format!("`{key}`")));
         }
     }
-    writeln!(out, "{}. `--check-config` names those that you set.", none.join(", ")).unwrap();
+    if !none.is_empty() {
+        let keys = none.join(", ");
+        writeln!(
+            out,
+            "\n## Without effect so far\n\nThese keys are read and checked and change nothing yet: {keys}. `--check-config` names those that you set."
+        )
+        .unwrap();
+    }
     for section in &sections {
         write!(out, "\n## `[{}]`\n\n{}\n", section.name, section.docs).unwrap();
         if section.name == "storage" {
