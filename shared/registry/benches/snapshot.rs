@@ -46,7 +46,8 @@ fn main() {
     let snapshot = snapshot.unwrap();
     let (defaults, floors, own, now) = (Policy::default(), Floors::default(), BTreeMap::new(), Utc::now());
     let (took, resolved) = timed(|| {
-        snapshot.tables().map(|t| snapshot.govern(&t.fields.uri, &defaults, &floors, &own, now).policy).count()
+        let policies = snapshot.tables().map(|t| snapshot.govern(&t.fields.uri, &defaults, &floors, &own, now).policy);
+        policies.fold(0, |n, policy| n + usize::from(std::hint::black_box(policy).policy.retention > Duration::ZERO))
     });
     println!("| {resolved} policies resolved | {:.2} | 0 | 0 |", took.as_secs_f64());
     assert_eq!(resolved, tables);

@@ -55,15 +55,15 @@ fn fill(disk: &Path, leave: u64) {
     assert!(free(disk) <= leave, "{} bytes are free", free(disk));
 }
 
-/// Pages of 20 kB: two old megabytes that a retention of one second lets go, and three live ones in three fragments.
+/// Pages of 20 kB: two old megabytes that a retention of one second lets go, and three live ones in six fragments.
 async fn lake_on(disk: &Path) -> String {
     std::fs::create_dir_all(disk.join("lake")).expect("made");
     let root = squire_lake::uri::canonical(disk.join("lake").to_str().expect("UTF-8")).expect("a URI");
     let mut sample = Sample::new(format!("{root}/t"), Columns { vector: 0, page: 20_000 });
     sample.write(100, 5_000).await.expect("written");
-    sample.overwrite(50, 0).await.expect("overwritten");
-    for i in 1..3 {
-        sample.write(50, i * 50).await.expect("written");
+    sample.overwrite(25, 0).await.expect("overwritten");
+    for i in 1..6 {
+        sample.write(25, i * 25).await.expect("written");
     }
     wait_until_older(&disk.join("lake"), std::time::Duration::from_millis(1_200));
     root

@@ -48,14 +48,6 @@ fn every_verb_has_help_with_an_example() {
 }
 
 #[test]
-fn a_verb_that_is_not_built_says_so_in_one_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let (code, out, err) = output(&dir, &["reclaim", "list"]);
-    assert_eq!((code, out.as_str()), (1, ""));
-    assert_eq!(err, "error: `reclaim list` is not built yet: see docs/status.md\n");
-}
-
-#[test]
 fn config_show_names_the_source_of_each_value() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("squire.toml"), "[policy]\nretention = \"14days\"\n").unwrap();

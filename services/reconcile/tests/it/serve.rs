@@ -171,7 +171,10 @@ async fn alone_it_reports_by_its_clock_and_looks_again_only_when_a_dataset_is_du
     let report = replica.report(&first);
     assert_eq!((&report["kind"], &report["run"]), (&"reconcile".into(), &first.as_str().into()));
     assert!(kinds(&report).contains("orphan_file"), "{report:#}");
-    let bytes: f64 = replica.metric("squire_stored_bytes").iter().sum();
+    let bytes = wait("the gauges follow the report", || {
+        let bytes: f64 = replica.metric("squire_stored_bytes").iter().sum();
+        (bytes > 0.0).then_some(bytes)
+    });
     let sum: u64 = report["totals"]["stored"].as_object().unwrap().values().map(|v| v.as_u64().unwrap()).sum();
     assert!(bytes > 0.0 && sum > 0);
     assert!(replica.metric("squire_datasets").is_empty(), "the sweeps' gauges are the other daemon's");
@@ -362,8 +365,9 @@ fn a_replica_killed_around_its_report_leaves_one_report_and_says_nothing_twice()
     let (dir, tokio) = (tempfile::tempdir().unwrap(), runtime());
     estate.write("orders", &tokio.block_on(files(&dir.path().join("orders"))));
     let bus = tokio.block_on(estate.bus());
-    let proxy = Proxy::start(Server::shared("").unwrap().endpoint());
     for (n, action) in [Action::KillBefore, Action::KillAfter].into_iter().enumerate() {
+        // A proxy that has killed lets nobody through any more.
+        let proxy = Proxy::start(Server::shared("").unwrap().endpoint());
         let mut first = estate.replica_behind(&proxy, 2 * n);
         proxy.set(on_nth_of_kind("PUT reports", 1, action));
         proxy.client_is(first.child.id());

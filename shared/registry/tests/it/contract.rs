@@ -256,7 +256,7 @@ fn what_a_document_may_not_look_like_is_refused() {
         assert_eq!(read(&value), Err(vec![Rule::DocumentShape]), "{what}");
     }
     let twice = EXAMPLE.replace(r#""enterprise": "acme","#, r#""enterprise": "acme", "enterprise": "acme","#);
-    for bytes in [twice.as_bytes(), b"", b"[]", b"{\"version\":\"\xff\"}", EXAMPLE[..200].as_bytes(), &[b'['; 500_000]]
+    for bytes in [twice.as_bytes(), b"", b"[]", b"{\"version\":\"\xff\"}", &EXAMPLE.as_bytes()[..200], &[b'['; 500_000]]
     {
         assert_eq!(Contracts::from_json(bytes).unwrap_err().rules(), [Rule::DocumentShape]);
     }

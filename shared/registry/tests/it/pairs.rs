@@ -44,13 +44,13 @@ impl Round {
         Subject::Namespace(path(&self.ns()))
     }
 
-    fn new(&self, table: &str, location: &str) -> NewTable {
+    fn fresh(&self, table: &str, location: &str) -> NewTable {
         let location = format!("{}-{location}", self.n);
         NewTable { path: self.name(table), location, tier: None, labels: vec![], declare: true }
     }
 
     async fn table(&self, table: &str, location: &str) {
-        self.look.table_create(self.new(table, location), &self.options, None).await.unwrap();
+        self.look.table_create(self.fresh(table, location), &self.options, None).await.unwrap();
     }
 
     /// Runs both sides at once.
@@ -159,7 +159,7 @@ async fn a_namespace_or_a_table_is_made_while_its_namespace_goes() {
 
         let parent = format!("m{}", round.n);
         round.look.namespace_create(&path(&parent), Some("w"), None).await.unwrap();
-        let new = NewTable { path: path(&format!("{parent}/t")), ..round.new("t", "m") };
+        let new = NewTable { path: path(&format!("{parent}/t")), ..round.fresh("t", "m") };
         let subject = Subject::Namespace(path(&parent));
         let (made, gone) = round
             .race(
@@ -198,7 +198,7 @@ async fn a_namespace_is_made_while_its_warehouse_goes() {
 async fn a_location_is_registered_while_its_table_is_dropped() {
     rounds("a_location_is_registered_while_its_table_is_dropped", async |round| {
         round.table("t", "x").await;
-        let (new, name) = (round.new("u", "x"), round.name("t"));
+        let (new, name) = (round.fresh("u", "x"), round.name("t"));
         let (made, gone) = round
             .race(
                 ours!(round, ours, options => ours.table_create(new, &options, None)),
@@ -321,7 +321,7 @@ async fn an_undrop_beside_another_undrop_a_drop_or_the_same_name() {
         if live.len() == 1 {
             round.look.table_drop(&round.name("t"), WEEK, true, None).await.unwrap();
         }
-        let (one, new) = (subject.clone(), round.new("t", "y"));
+        let (one, new) = (subject.clone(), round.fresh("t", "y"));
         let (a, b) = round
             .race(
                 ours!(round, ours, options => ours.undrop(&one, None)),
@@ -400,7 +400,7 @@ async fn a_container_is_protected_while_it_goes() {
 async fn a_cascade_beside_a_new_table_protection_and_another_cascade() {
     rounds("a_cascade_beside_a_new_table_protection_and_another_cascade", async |round| {
         round.table("t", "x").await;
-        let new = round.new("u", "y");
+        let new = round.fresh("u", "y");
         let (a, b) = round
             .race(
                 ours!(round, ours, options => ours.table_create(new, &options, None)),
