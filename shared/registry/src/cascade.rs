@@ -111,7 +111,7 @@ impl Registry {
         // Whoever created something below until now is seen here; whoever does from here on sees `deleting`.
         let done = self.carry_out(plan, reason).await;
         if let Err(e) = &done
-            && matches!(e.kind(), Kind::Refused | Kind::Damaged | Kind::NotFound)
+            && matches!(e.kind(), Kind::Refused | Kind::Damaged | Kind::NotFound | Kind::Conflict)
         {
             // A rule refused it before anything went. Where the store failed, the same drop goes on.
             for subject in marked {
@@ -142,7 +142,7 @@ impl Registry {
         let mut dropped = match self.drop_tables(&after, &paths, &going, reason).await {
             Ok(dropped) => dropped,
             Err(e) => {
-                if matches!(e.kind(), Kind::Refused | Kind::Damaged) {
+                if matches!(e.kind(), Kind::Refused | Kind::Damaged | Kind::NotFound | Kind::Conflict) {
                     for (id, nonce) in first {
                         self.remove_own::<Trash>(&id, nonce, Some("the drop was refused")).await?;
                     }
