@@ -370,25 +370,26 @@ async fn look_once_more(
     let result = async {
         let at = Quarantine::open(&run.lake, &root, plan.id).await?;
         let whole = last.snapshot.trash_at(dataset).next().is_some();
-        if whole && !keep.is_empty() {
-            // Somebody cloned it meanwhile: it was not ours alone.
+        let rule = Rule::Orphans(Ages { now: Utc::now(), longest_write: Duration::ZERO });
+        let work = Work { lake: &run.lake, uri: dataset, items, rule, quarantine: &at, rate: &run.rate };
+        let look = match last.rows.get(dataset) {
+            Some(Row::Dataset(facts)) => facts.look.as_ref().filter(|_| !whole),
+            _ => None,
+        };
+        let (mut back, mut lost) = restore_named(&work, look, &keep).await?;
+        // Somebody cloned it meanwhile: it was not ours alone. Where another table was made at its place nothing more comes back.
+        if whole && !keep.is_empty() && work.newcomer(false).await?.is_none() {
             let place = run.lake.place(dataset).await?;
             let prefix = at.prefix(&place)?;
-            let (mut back, mut lost) = (Vec::new(), Vec::new());
             for item in items {
-                match at.bring_back(&format!("{prefix}{}", item.path), &run.rate).await {
+                match at.bring_back(&format!("{prefix}{}", item.path), Some(item), &run.rate).await {
                     Returned::Back => back.push(item.path.clone()),
                     Returned::Stayed => {}
                     Returned::Failed(why) => lost.push((item.path.clone(), why)),
                 }
             }
-            return Ok((back, lost));
         }
-        let Some(Row::Dataset(facts)) = last.rows.get(dataset) else { return Ok((Vec::new(), Vec::new())) };
-        let Some(look) = facts.look.as_ref().filter(|_| !whole) else { return Ok((Vec::new(), Vec::new())) };
-        let rule = Rule::Orphans(Ages { now: Utc::now(), longest_write: Duration::ZERO });
-        let work = Work { lake: &run.lake, uri: dataset, items, rule, quarantine: &at, rate: &run.rate };
-        restore_named(&work, look, &keep).await
+        Ok((back, lost))
     };
     match result.await {
         Ok((back, lost)) => {

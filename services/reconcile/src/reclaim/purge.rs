@@ -1,9 +1,11 @@
 //! Empties a plan's quarantine for good, dataset by dataset, once its grace is over and nobody names what lies there.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use squire_lake::classes::Ages;
 use squire_lake::listing::Listing;
-use squire_lake::quarantine::{Erased, Item, Quarantine, Rule, Work, erase_marked, restore_named};
+use squire_lake::quarantine::{Erased, Item, Quarantine, Rule, Work, erase_marked, is_kept, restore_named};
 use squire_lake::refs::KeepSet;
 use squire_registry::{DatasetResult, Governance};
 use squire_service::cli::Failure;
@@ -98,7 +100,7 @@ impl Part<'_> {
         if copies.is_empty() && marks.is_empty() {
             return self.forget(&at, is_last).await;
         }
-        let (governance, keep, now) = self.may(&at).await?;
+        let (governance, keep, now, alone) = self.may(&at).await?;
         let claim = run.claim(dataset).await?;
         let size = ((copies.len() + marks.len()) as u64, copies.iter().map(|(_, b)| b).sum());
         let work = async {
@@ -107,10 +109,9 @@ impl Part<'_> {
             let items = self.items();
             let rule = Rule::Orphans(ages);
             let all = Work { lake: &run.lake, uri: dataset, items: &items, rule, quarantine: &at, rate: &run.rate };
-            if self.part.trash.is_none() {
-                self.restore(&all, &keep, purged).await?;
-            }
-            self.erase(&at, &prefix, &copies, &governance, purged).await;
+            self.restore(&all, &keep, purged).await?;
+            alone?;
+            self.erase(&at, (&prefix, &copies), &keep, &governance, purged).await;
             let marked: Vec<Item> =
                 items.iter().filter(|i| marks.contains(&format!("{prefix}{}", i.path))).cloned().collect();
             if !marked.is_empty() {
@@ -129,11 +130,12 @@ impl Part<'_> {
         self.forget(&at, is_last).await
     }
 
-    /// Everything that may forbid it: the registry, the grace by the store's clock, a fresh keep-set.
+    /// Everything that may forbid it: the registry, the grace by the store's clock, a fresh keep-set; and, of a dropped table, whether
+    /// nobody else owns bytes in it, which still lets what somebody names come back.
     async fn may(
         &self,
         at: &Quarantine,
-    ) -> Result<(Governance, std::collections::BTreeSet<String>, DateTime<Utc>), Forbidden> {
+    ) -> Result<(Governance, BTreeSet<String>, DateTime<Utc>, Result<(), Forbidden>), Forbidden> {
         let (run, dataset) = (self.run, self.part.dataset.as_str());
         let governance = run.govern(self.survey, dataset).await?;
         let whole = self.part.trash.is_some();
@@ -163,14 +165,15 @@ impl Part<'_> {
             Some(Row::Failed(e)) => return Err(refs(e.to_string())),
             Some(Row::Nothing | Row::DeclaredOnly) | None => {}
         }
+        let mut alone = Ok(());
         if whole {
             let stale = || Forbidden::Skip(SkipReason::PlanStale, "it is no longer in the trash; undo it".into());
             let trash = self.survey.snapshot.trash_at(dataset).next().ok_or_else(stale)?;
             carried(trash)?;
-            sole_owner(self.survey, &self.survey.snapshot, trash, &answers)?;
+            alone = sole_owner(self.survey, &self.survey.snapshot, trash, &answers);
         }
         match self.survey.graph.keep_set(dataset) {
-            KeepSet::Complete(keep) => Ok((governance, keep, now)),
+            KeepSet::Complete(keep) => Ok((governance, keep, now, alone)),
             KeepSet::Incomplete(why) => Err(refs(why.join("; "))),
         }
     }
@@ -184,14 +187,11 @@ impl Part<'_> {
     }
 
     /// What somebody names by now comes back first.
-    async fn restore(
-        &self,
-        work: &Work<'_>,
-        keep: &std::collections::BTreeSet<String>,
-        purged: &mut Purged,
-    ) -> Result<(), Forbidden> {
-        let Some(Row::Dataset(facts)) = self.survey.rows.get(&self.part.dataset) else { return Ok(()) };
-        let Some(look) = &facts.look else { return Ok(()) };
+    async fn restore(&self, work: &Work<'_>, keep: &BTreeSet<String>, purged: &mut Purged) -> Result<(), Forbidden> {
+        let look = match self.survey.rows.get(&self.part.dataset) {
+            Some(Row::Dataset(facts)) => facts.look.as_ref().filter(|_| self.part.trash.is_none()),
+            _ => None,
+        };
         let (back, lost) = restore_named(work, look, keep).await.map_err(unreadable)?;
         for path in &back {
             let detail = format!("{}/{path} was named while it lay in quarantine; it is back", self.part.dataset);
@@ -202,12 +202,12 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Deletes the copies, asking the registry again for every batch of them.
+    /// Deletes the copies that nobody names, asking the registry again for every batch of them.
     async fn erase(
         &self,
         at: &Quarantine,
-        prefix: &str,
-        copies: &[(String, u64)],
+        (prefix, copies): (&str, &[(String, u64)]),
+        keep: &BTreeSet<String>,
         governance: &Governance,
         purged: &mut Purged,
     ) {
@@ -215,6 +215,11 @@ impl Part<'_> {
         for (n, (path, bytes)) in copies.iter().enumerate() {
             if purged.failed.iter().any(|(failed, _)| path.strip_prefix(prefix) == Some(failed)) {
                 // It could not be brought back, and somebody names it.
+                continue;
+            }
+            let rest = path.strip_prefix(prefix).unwrap_or(path);
+            if is_kept(keep, rest) && !purged.restored.iter().any(|back| back == rest) {
+                purged.failed.push((path.clone(), "somebody reads it, and it did not come back".into()));
                 continue;
             }
             if n > 0 && n % squire_lake::quarantine::BATCH == 0 {
@@ -243,7 +248,7 @@ impl Part<'_> {
     async fn erase_marked(
         &self,
         work: &Work<'_>,
-        keep: &std::collections::BTreeSet<String>,
+        keep: &BTreeSet<String>,
         ages: &Ages,
         purged: &mut Purged,
     ) -> Result<(), Forbidden> {

@@ -147,7 +147,7 @@ async fn bring_back(
                 undone.failed.push((path.clone(), "stopped by a signal".into()));
                 continue;
             }
-            match at.bring_back(path, &run.rate).await {
+            match at.bring_back(path, None, &run.rate).await {
                 Returned::Back => undone.back += 1,
                 Returned::Stayed => undone.stayed += 1,
                 Returned::Failed(why) => undone.failed.push((path.clone(), why)),

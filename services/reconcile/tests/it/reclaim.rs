@@ -599,3 +599,22 @@ async fn a_clone_through_a_symlink_keeps_its_files_and_a_copied_table_has_its_ow
     assert_eq!(Sample::ids(&lake(), &estate.uri("lake/clone"), None).await.unwrap().len(), 30);
     assert_eq!(Sample::ids(&lake(), &estate.uri("lake/copied"), Some(3)).await.unwrap().len(), 30);
 }
+
+/// A clone outside the estate comes into it while its files lie in quarantine: the purge brings them back, alarms, and purges the rest.
+#[tokio::test]
+async fn a_purge_brings_back_what_a_clone_names_by_now() {
+    let estate = Estate::empty();
+    let mut sample = estate.table("lake/source", 1).await;
+    sample.clone_to(&estate.uri("outside")).await.unwrap();
+    sample.overwrite(5, 900).await.unwrap();
+    std::fs::remove_file(estate.path("lake/source/_versions").join(format!("{:020}.manifest", u64::MAX - 1))).unwrap();
+    estate.orphan("lake/source/data/one.lance");
+    age_all(&estate.path("lake/source"), 30);
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    std::fs::rename(estate.path("outside"), estate.path("lake/clone")).unwrap();
+    let (code, rows) = estate.json(&["purge", &id, "--set", "grace.quarantine=0s"]);
+    assert_eq!((code, rows[0]["restored"].as_array().unwrap().len()), (3, 1), "{rows}");
+    assert!(rows[0]["gone"][0].as_u64().unwrap() >= 1, "{rows}");
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/clone"), None).await.unwrap().len(), 10);
+}
