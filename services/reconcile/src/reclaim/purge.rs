@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::ReconcileConfig;
 use super::apply::ask;
-use super::plan::{Forbidden, asked, carried, day, forbidden, object_path, owned_by_lance, sole_owner};
+use super::plan::{DROPPED, Forbidden, asked, carried, day, forbidden, object_path, owned_by_lance, sole_owner};
 use super::run::{PURGE, Run};
 use super::store::{Begun, Stored, forget_part};
 use super::survey::{Row, Survey, bare, survey};
@@ -55,6 +55,12 @@ pub(crate) async fn purge(config: &ReconcileConfig, metrics: &Metrics, id: Uuid)
             .into());
     }
     let run = Run::open(config, metrics, &fresh, &first.plan, PURGE).await?;
+    for stored in &found {
+        if let Err(why) = whole_parts(&run, stored).await {
+            run.close(serde_json::json!({ "plan": id, "reclaimed_bytes": 0 }), vec![stored.root.clone()]).await;
+            return Err(why);
+        }
+    }
     let mut out = Vec::new();
     for stored in &found {
         let mut left = stored.parts.len();
@@ -75,6 +81,29 @@ pub(crate) async fn purge(config: &ReconcileConfig, metrics: &Metrics, id: Uuid)
     metrics.delete_failures.inc_by(out.iter().map(|p| p.failed.len() as u64).sum());
     run.close(serde_json::json!({ "plan": id, "reclaimed_bytes": bytes }), failures).await;
     Ok(out)
+}
+
+/// Every copy and mark belongs to a part, and every part is of the kind that the plan has it: a damaged one must not let copies go, nor
+/// take the plan away from them.
+async fn whole_parts(run: &Run<'_>, stored: &Stored) -> anyhow::Result<()> {
+    let damaged = |why: String| {
+        let what = format!("the quarantine of the plan {} is damaged: {why}", stored.plan.id);
+        anyhow::Error::from(Failure::refused(what).remedy("restore what lies below its _squire/parts"))
+    };
+    let at = Quarantine::open(&run.lake, &stored.root, stored.plan.id).await?;
+    let mut known = Vec::new();
+    for (part, _) in &stored.parts {
+        let mut planned = stored.plan.items().iter().filter(|i| object_path(&part.dataset, &i.path).is_some());
+        if planned.any(|i| (i.reason == DROPPED) != part.trash.is_some()) {
+            return Err(damaged(format!("the part of {} is not what the plan has of it", part.dataset)));
+        }
+        known.push(at.prefix(&run.lake.place(&part.dataset).await?)?);
+    }
+    let mut held = stored.held.copies.iter().map(|(path, _)| path).chain(&stored.held.marks);
+    match held.find(|path| !known.iter().any(|prefix| path.starts_with(prefix))) {
+        Some(path) => Err(damaged(format!("the part that {path} belongs to is not there"))),
+        None => Ok(()),
+    }
 }
 
 struct Part<'a> {
@@ -169,8 +198,8 @@ impl Part<'_> {
         if whole {
             let stale = || Forbidden::Skip(SkipReason::PlanStale, "it is no longer in the trash; undo it".into());
             let trash = self.survey.snapshot.trash_at(dataset).next().ok_or_else(stale)?;
-            carried(trash)?;
-            alone = sole_owner(self.survey, &self.survey.snapshot, trash, &answers);
+            carried(&self.survey.snapshot, trash, Utc::now())?;
+            alone = sole_owner(self.survey, &self.survey.snapshot, trash);
         }
         match self.survey.graph.keep_set(dataset) {
             KeepSet::Complete(keep) => Ok((governance, keep, now, alone)),
@@ -179,11 +208,7 @@ impl Part<'_> {
     }
 
     fn items(&self) -> Vec<Item> {
-        let mine = self.stored.plan.items().iter().filter_map(|item| {
-            let path = object_path(&self.part.dataset, &item.path)?;
-            Some(Item { path, bytes: item.bytes, modified: item.last_modified })
-        });
-        mine.collect()
+        super::undo::items(self.stored, &self.part.dataset)
     }
 
     /// What somebody names by now comes back first.
