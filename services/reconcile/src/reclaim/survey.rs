@@ -69,7 +69,7 @@ pub(crate) struct Facts {
     pub(crate) objects: Vec<Classed>,
     /// Objects of a trashed dataset that are not known to be its own.
     pub(crate) strangers: u64,
-    /// The object that was written last.
+    /// The object that was written last, and when.
     pub(crate) newest: Option<(String, DateTime<Utc>)>,
     /// Files that HEAD needs and that are not as recorded.
     pub(crate) unhealthy: Option<String>,
@@ -183,13 +183,20 @@ fn facts(look: &Look, classes: &Classes, trashed: bool) -> Facts {
         head: look.versions().last().map(|(_, m)| m.path.clone()).unwrap_or_default(),
         live: classes.objects.iter().filter(|o| named(o.class)).count() as u64,
         strangers,
-        newest: look.listing.entries.iter().max_by_key(|e| e.modified).map(|e| (e.path.clone(), e.modified)),
+        newest: newest(look),
         unhealthy,
         unreadable: look.unreadable.first().map(|(path, _)| path.clone()),
         look: (!classes.missing.is_empty()).then(|| look.clone()),
         objects: classes.objects.iter().filter(|o| goes(o.class)).cloned().collect(),
         incomplete: classes.incomplete.clone(),
     }
+}
+
+/// The object written last: by the store's clock, and, since a copied table may keep old times, by what manifests say of themselves.
+fn newest(look: &Look) -> Option<(String, DateTime<Utc>)> {
+    let objects = look.listing.entries.iter().map(|e| (&e.path, e.modified));
+    let commits = look.manifests.iter().map(|m| (&m.path, m.timestamp));
+    objects.chain(commits).max_by_key(|(_, at)| *at).map(|(path, at)| (path.clone(), at))
 }
 
 impl Survey {

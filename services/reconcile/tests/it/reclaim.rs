@@ -694,6 +694,13 @@ async fn a_table_made_anew_where_one_was_dropped_is_not_reclaimed() {
     estate.plan();
     std::fs::write(estate.path("lake/orders/data/new.lance"), "after the plan").unwrap();
     estate.refuses(0, says, &["-o", "json"]);
+    // Another table, copied there with its old times.
+    std::fs::remove_dir_all(estate.path("lake/orders")).unwrap();
+    estate.table("lake/orders", 1).await;
+    age_all(&estate.path("lake/orders"), 30);
+    let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+    assert!(row(&report, "/orders").to_string().contains(says), "{report:#}");
+    assert!(estate.plan_file().items().is_empty());
 }
 
 #[tokio::test]

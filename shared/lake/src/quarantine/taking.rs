@@ -252,11 +252,8 @@ impl Work<'_> {
     /// The manifests that the plan does not name as they are.
     fn strangers<'l>(&self, listing: &'l Listing) -> impl Iterator<Item = &'l crate::listing::Entry> {
         let items = self.by_path();
-        let manifests = listing
-            .entries
-            .iter()
-            .filter(|e| matches!(classify(&e.path).kind, Kind::Manifest { .. } | Kind::Detached(_) | Kind::Nested(_)));
-        manifests.filter(move |e| items.get(e.path.as_str()).is_none_or(|i| i.differs(e.size, e.modified).is_some()))
+        manifests(listing)
+            .filter(move |e| items.get(e.path.as_str()).is_none_or(|i| i.differs(e.size, e.modified).is_some()))
     }
 
     fn by_path(&self) -> BTreeMap<&str, &Item> {
@@ -273,11 +270,12 @@ impl Work<'_> {
         let prefix = self.quarantine.prefix(&place)?;
         let listing = Listing::read(&place).await?;
         let items = self.by_path();
-        for entry in self.strangers(&listing) {
-            let came_back = undoing
-                && items.get(entry.path.as_str()).is_some_and(|i| i.bytes == entry.size)
-                && self.quarantine.is_copied(&format!("{prefix}{}", entry.path)).await? != Some(false);
-            if !came_back {
+        for entry in manifests(&listing) {
+            let item = items.get(entry.path.as_str()).filter(|i| i.bytes == entry.size);
+            let planned = item.is_some_and(|i| undoing || i.differs(entry.size, entry.modified).is_none());
+            // Its copy is left where it did not go, or did not come back to its end; then the bytes decide.
+            let path = format!("{prefix}{}", entry.path);
+            if !planned || self.quarantine.is_copied(&path).await? == Some(false) {
                 return Ok(Some(entry.path.clone()));
             }
         }
@@ -391,6 +389,11 @@ impl Work<'_> {
             Returned::Failed(why) => out.lost.push((item.path.clone(), why)),
         }
     }
+}
+
+fn manifests(listing: &Listing) -> impl Iterator<Item = &crate::listing::Entry> {
+    let is = |path: &str| matches!(classify(path).kind, Kind::Manifest { .. } | Kind::Detached(_) | Kind::Nested(_));
+    listing.entries.iter().filter(move |e| is(&e.path))
 }
 
 /// Whether the rest of the estate names a path, relative to the dataset's root.
