@@ -30,7 +30,7 @@ use crate::listing::Listing;
 use crate::rate::Rate;
 use crate::{Error, Lake, Result, uri};
 
-pub use taking::{BATCH, Item, Rule, Taken, Work, erase_marked, restore_named, take_away};
+pub use taking::{BATCH, Item, Rule, Taken, Work, erase_marked, is_kept, restore_named, take_away};
 
 /// What S3 copies in one request (CopyObject); larger objects are marked in place.
 pub const COPY_LIMIT: u64 = 5 << 30;
@@ -342,15 +342,35 @@ impl Quarantine {
         }
     }
 
-    /// Brings one object back to its place. What lies there by now is never overwritten.
-    pub async fn bring_back(&self, path: &str, rate: &Rate) -> Returned {
-        match self.try_bring_back(path, rate).await {
+    /// Why a copy is not what was moved, as far as that is known: its size; on a local disk, where a copy keeps it, its time.
+    fn altered(&self, copied: &ObjectMeta, item: &Item) -> Option<String> {
+        if copied.size != item.bytes {
+            return Some(format!("its copy has {} bytes, {} in the plan; it stays", copied.size, item.bytes));
+        }
+        let keeps_time = uri::local_path(&self.reads.uri).is_some();
+        (keeps_time && item.differs(copied.size, copied.last_modified).is_some())
+            .then(|| format!("its copy was written again, at {}; it stays", copied.last_modified.to_rfc3339()))
+    }
+
+    /// Whether the object at its place has the bytes of its copy; `None` without a copy.
+    async fn is_copied(&self, path: &str) -> Result<Option<bool>> {
+        let Some(copy) = head(&self.reads, &self.copy_path(path)).await? else { return Ok(None) };
+        match head(&self.reads, path).await? {
+            Some(original) => self.same(&original, &copy).await.map(Some),
+            None => Ok(Some(false)),
+        }
+    }
+
+    /// Brings one object back to its place. What lies there by now is never overwritten, and a copy that is not the `item` that the
+    /// plan names never comes back.
+    pub async fn bring_back(&self, path: &str, item: Option<&Item>, rate: &Rate) -> Returned {
+        match self.try_bring_back(path, item, rate).await {
             Ok(returned) => returned,
             Err(e) => Returned::Failed(e.to_string()),
         }
     }
 
-    async fn try_bring_back(&self, path: &str, rate: &Rate) -> Result<Returned> {
+    async fn try_bring_back(&self, path: &str, item: Option<&Item>, rate: &Rate) -> Result<Returned> {
         let copy = self.copy_path(path);
         let (original, copied) = (head(&self.reads, path).await?, head(&self.reads, &copy).await?);
         let Some(copied) = copied else {
@@ -363,6 +383,9 @@ impl Quarantine {
                 None => Returned::Failed("neither it nor its copy is there".into()),
             });
         };
+        if let Some(why) = item.and_then(|item| self.altered(&copied, item)) {
+            return Ok(Returned::Failed(why));
+        }
         let returned = match original {
             Some(original) if self.same(&original, &copied).await? => Returned::Stayed,
             Some(_) => return Ok(Returned::Failed("another object lies at its place; its copy stays".into())),

@@ -9,7 +9,7 @@ use squire_lake::classes::Ages;
 use squire_lake::contain;
 use squire_lake::quarantine::{self, Item, Quarantine, Returned, Rule, Taken, Work, restore_named, take_away};
 use squire_lake::refs::KeepSet;
-use squire_registry::{DatasetResult, Governance, ensure_marker, locate};
+use squire_registry::{DatasetResult, Governance, ensure_marker};
 use squire_service::bus::data::PlanData;
 use squire_service::bus::{Bus, EventType, Settings};
 use squire_service::cli::Failure;
@@ -19,10 +19,10 @@ use squire_service::telemetry::Metrics;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::plan::{Asked, Forbidden, carried, forbidden, object_path, sole_owner};
+use super::plan::{Asked, Forbidden, carried, forbidden, made_anew, object_path, sole_owner};
 use super::run::{APPLY, Run};
-use super::store::{Begun, keep_part, keep_plan};
-use super::survey::{Row, Survey, bucket_of, lost, root_of, survey};
+use super::store::{Begun, is_undoing, keep_part, keep_plan};
+use super::survey::{Row, Survey, bucket_of, lost, nearer, root_of, survey};
 use super::{MAX_AGE, ReclaimPlan, ReconcileConfig};
 
 /// A walk serves at least this long before the estate is walked again.
@@ -175,19 +175,9 @@ fn by_dataset(plan: &ReclaimPlan, survey: &Survey) -> (BTreeMap<String, Vec<Item
 /// What the stores say of a dataset: markers, nearer registries, credentials.
 pub(crate) async fn ask(config: &ReconcileConfig, survey: &Survey, dataset: &str) -> Asked {
     let settings = &config.config;
-    let trashed = survey.snapshot.trash_at(dataset).next().is_some();
-    let nearest = if trashed {
-        match locate(&[dataset.to_string()], |uri| settings.storage.options_for(uri)).await {
-            Ok(squire_registry::Located::Found(uri)) => Some(uri).filter(|uri| *uri != survey.registry_uri),
-            Ok(squire_registry::Located::Absent { .. }) => None,
-            Err(e) => Some(format!("one that could not be read ({e})")),
-        }
-    } else {
-        None
-    };
     Asked {
         lost: lost(config, survey.registry.as_ref(), dataset).await,
-        other_registry: nearest,
+        other_registry: nearer(config, &survey.registry_uri, dataset).await,
         no_delete: settings.storage.delete_missing(dataset),
     }
 }
@@ -240,8 +230,12 @@ impl Part<'_> {
         }
         let stale = || Forbidden::Skip(SkipReason::PlanStale, "it is no longer in the trash".into());
         let trash = survey.snapshot.trash_at(self.dataset).next().ok_or_else(stale)?;
-        carried(trash)?;
-        sole_owner(survey, &survey.snapshot, trash, &asked)?;
+        carried(&survey.snapshot, trash, Utc::now())?;
+        sole_owner(survey, &survey.snapshot, trash)?;
+        if let Some(Row::Dataset(facts)) = survey.rows.get(self.dataset) {
+            made_anew(facts.newest.as_ref().map(|(path, at)| (path.as_str(), *at)), trash)?;
+        }
+        made_anew(self.items.iter().map(|i| (i.path.as_str(), i.modified)).max_by_key(|(_, at)| *at), trash)?;
         let ages = self.ages(&governance, Utc::now());
         if let Some(young) = self.items.iter().find(|i| !ages.old_enough(i.modified)) {
             return Err(Forbidden::Skip(SkipReason::Trashed, format!("{} is younger than seven days", young.path)));
@@ -274,7 +268,8 @@ impl Part<'_> {
         self.prepare(&root).await?;
         run.entry(governance, ("reclaim", version), done.planned).await?;
         let at = Quarantine::open(&run.lake, &root, self.plan.id).await.map_err(failed)?.copying_up_to(self.limit);
-        let begun = Begun { dataset: self.dataset.to_string(), run: run.id, trash };
+        let undoing = is_undoing(&run.lake, &at, self.plan.id, self.dataset).await.map_err(failed)?;
+        let begun = Begun { dataset: self.dataset.to_string(), run: run.id, trash, undoing };
         let kept = async {
             keep_plan(&run.lake, &at, self.plan).await?;
             keep_part(&at, &begun).await
@@ -370,25 +365,26 @@ async fn look_once_more(
     let result = async {
         let at = Quarantine::open(&run.lake, &root, plan.id).await?;
         let whole = last.snapshot.trash_at(dataset).next().is_some();
-        if whole && !keep.is_empty() {
-            // Somebody cloned it meanwhile: it was not ours alone.
+        let rule = Rule::Orphans(Ages { now: Utc::now(), longest_write: Duration::ZERO });
+        let work = Work { lake: &run.lake, uri: dataset, items, rule, quarantine: &at, rate: &run.rate };
+        let look = match last.rows.get(dataset) {
+            Some(Row::Dataset(facts)) => facts.look.as_ref().filter(|_| !whole),
+            _ => None,
+        };
+        let (mut back, mut lost) = restore_named(&work, look, &keep).await?;
+        // Somebody cloned it meanwhile: it was not ours alone. Where another table was made at its place nothing more comes back.
+        if whole && !keep.is_empty() && work.newcomer(false).await?.is_none() {
             let place = run.lake.place(dataset).await?;
             let prefix = at.prefix(&place)?;
-            let (mut back, mut lost) = (Vec::new(), Vec::new());
             for item in items {
-                match at.bring_back(&format!("{prefix}{}", item.path), &run.rate).await {
+                match at.bring_back(&format!("{prefix}{}", item.path), Some(item), &run.rate).await {
                     Returned::Back => back.push(item.path.clone()),
                     Returned::Stayed => {}
                     Returned::Failed(why) => lost.push((item.path.clone(), why)),
                 }
             }
-            return Ok((back, lost));
         }
-        let Some(Row::Dataset(facts)) = last.rows.get(dataset) else { return Ok((Vec::new(), Vec::new())) };
-        let Some(look) = facts.look.as_ref().filter(|_| !whole) else { return Ok((Vec::new(), Vec::new())) };
-        let rule = Rule::Orphans(Ages { now: Utc::now(), longest_write: Duration::ZERO });
-        let work = Work { lake: &run.lake, uri: dataset, items, rule, quarantine: &at, rate: &run.rate };
-        restore_named(&work, look, &keep).await
+        Ok((back, lost))
     };
     match result.await {
         Ok((back, lost)) => {

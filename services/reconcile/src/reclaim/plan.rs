@@ -7,12 +7,15 @@ use squire_lake::authority::Authority;
 use squire_lake::classes::{Ages, Class, Classed};
 use squire_lake::refs::KeepSet;
 use squire_lake::uri;
-use squire_registry::{Governance, Level, Record, Snapshot, Trash};
+use squire_registry::{Governance, Level, Record, Snapshot, Subject, Trash};
 use squire_service::planfile::PlanItem;
 use squire_service::report::{FailureKind, SkipReason, StepReason};
 
 use super::ReconcileConfig;
 use super::survey::{Facts, Row, Survey};
+
+/// Why an object of a dropped table goes, as the plan says it.
+pub(crate) const DROPPED: &str = "its table was dropped and its grace is over";
 
 /// Why nothing of a dataset goes.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -118,7 +121,8 @@ pub(crate) fn forbidden(governance: &Governance, whole: bool, now: DateTime<Utc>
     if !governance.warehouse_active {
         return skip(SkipReason::WarehouseInactive, "its warehouse is deactivated");
     }
-    if let Some(block) = governance.paused_by() {
+    // A version that a reader needs goes with the whole dataset: there every block counts.
+    if let Some(block) = governance.blocks.iter().find(|b| whole || b.pauses()) {
         return skip(SkipReason::Blocked, format!("blocked by {}: {}", block.subject, block.reason));
     }
     if let Some(why) = governance.opted_out.as_ref().filter(|_| !whole) {
@@ -137,6 +141,9 @@ pub(crate) fn forbidden(governance: &Governance, whole: bool, now: DateTime<Utc>
 pub(crate) fn asked(asked: &Asked) -> Result<(), Forbidden> {
     if let Some(why) = &asked.lost {
         return refuse(StepReason::RegistryLost, why.clone());
+    }
+    if let Some(registry) = &asked.other_registry {
+        return refuse(StepReason::RegistryLost, format!("another registry, {registry}, is nearer to it"));
     }
     match &asked.no_delete {
         Some(why) => refuse(StepReason::NoDeletePermission, why.clone()),
@@ -180,12 +187,7 @@ fn unfit(facts: &Facts, around: Option<&str>) -> Result<(), Forbidden> {
 }
 
 /// Who else owns bytes of a dropped dataset: another id, a clone, a warehouse, a registry.
-pub(crate) fn sole_owner(
-    survey: &Survey,
-    snapshot: &Snapshot,
-    trash: &Record<Trash>,
-    asked: &Asked,
-) -> Result<(), Forbidden> {
+pub(crate) fn sole_owner(survey: &Survey, snapshot: &Snapshot, trash: &Record<Trash>) -> Result<(), Forbidden> {
     let at = trash.fields.uri.as_str();
     let overlaps = |other: &str| uri::within(other, at) || uri::within(at, other);
     if let Some(table) = snapshot.tables().find(|t| overlaps(&t.fields.uri)) {
@@ -197,9 +199,6 @@ pub(crate) fn sole_owner(
     let other = snapshot.warehouses().find(|w| w.meta.id != trash.fields.warehouse && overlaps(&w.fields.root));
     if let Some(warehouse) = other {
         return refuse(StepReason::NotExclusive, format!("warehouse {} covers it, too", warehouse.meta.id));
-    }
-    if let Some(registry) = &asked.other_registry {
-        return refuse(StepReason::RegistryLost, format!("another registry, {registry}, is nearer to it"));
     }
     match survey.graph.keep_set(at) {
         KeepSet::Incomplete(why) => refuse(StepReason::ReferencesIncomplete, why.join("; ")),
@@ -263,8 +262,9 @@ fn judge(
     unfit(facts, survey.around(uri))?;
     self::asked(asked)?;
     let Some(trash) = trash else { return Ok(()) };
-    carried(trash)?;
-    sole_owner(survey, &survey.snapshot, trash, asked)?;
+    carried(&survey.snapshot, trash, now)?;
+    sole_owner(survey, &survey.snapshot, trash)?;
+    made_anew(facts.newest.as_ref().map(|(path, at)| (path.as_str(), *at)), trash)?;
     let ages = Ages { now, longest_write: governance.policy.policy.longest_write.unwrap_or_default() };
     let young = facts.objects.iter().find(|o| o.class == Class::Young || !ages.old_enough(o.modified));
     match young {
@@ -276,8 +276,37 @@ fn judge(
     }
 }
 
-/// The protection that a dropped table had: it ends with the purge, and a hold keeps it from that.
-pub(crate) fn carried(trash: &Record<Trash>) -> Result<(), Forbidden> {
+/// Something was written to a dropped table's place since the drop: it is another table's by now, or somebody goes on with this one.
+pub(crate) fn made_anew(newest: Option<(&str, DateTime<Utc>)>, trash: &Record<Trash>) -> Result<(), Forbidden> {
+    match newest.filter(|(_, at)| *at > trash.fields.dropped_at) {
+        Some((path, at)) => {
+            let dropped = day(trash.fields.dropped_at);
+            let why =
+                format!("{path} was written on {}, after {} was dropped on {dropped}", day(at), trash.fields.subject);
+            refuse(StepReason::NotExclusive, why)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The protection and the blocks that a dropped table had, and those on its name and on what was above it: its place alone no longer
+/// tells its name. They keep it from a reclaim.
+pub(crate) fn carried(snapshot: &Snapshot, trash: &Record<Trash>, now: DateTime<Utc>) -> Result<(), Forbidden> {
+    let mut names: Vec<Subject> =
+        std::iter::successors(Some(trash.fields.subject.clone()), Subject::parent_namespace).collect();
+    let warehouse = snapshot.warehouse(&trash.fields.warehouse);
+    names.push(Subject::Warehouse(trash.fields.warehouse.clone()));
+    names.extend(warehouse.map(|w| Subject::Project(w.fields.project.clone())));
+    let own = trash.fields.blocks.iter().map(|(_, block)| (&block.fields, block.reason.as_deref()));
+    let since = snapshot.blocks().filter(|b| names.contains(&b.fields.subject));
+    let since = since.map(|b| (&b.fields, b.meta.reason.as_deref()));
+    if let Some((block, why)) = own.chain(since).find(|(block, _)| block.active_at(now)) {
+        let why = why.unwrap_or("no reason given");
+        return skip(SkipReason::Blocked, format!("blocked by {}: {why}", block.subject));
+    }
+    if let Some(p) = names.iter().find_map(|name| snapshot.protection_of(name)) {
+        return refuse(StepReason::Held, format!("{} of {}", p.fields.level, p.fields.subject));
+    }
     match &trash.fields.protection {
         Some(p) if !p.fields.level.allows_reclaim() => {
             refuse(StepReason::Held, format!("{} was on it when it was dropped", p.fields.level))
@@ -294,7 +323,7 @@ pub(crate) fn items(verdicts: &BTreeMap<String, Verdict>) -> Vec<PlanItem> {
         out.extend(going.objects.iter().map(|object| PlanItem {
             path: object_uri(dataset, &object.path),
             reason: match &going.trash {
-                Some(_) => "its table was dropped and its grace is over".to_string(),
+                Some(_) => DROPPED.to_string(),
                 None => object.reason.to_string(),
             },
             bytes: object.bytes,

@@ -1,9 +1,11 @@
 //! Empties a plan's quarantine for good, dataset by dataset, once its grace is over and nobody names what lies there.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use squire_lake::classes::Ages;
 use squire_lake::listing::Listing;
-use squire_lake::quarantine::{Erased, Item, Quarantine, Rule, Work, erase_marked, restore_named};
+use squire_lake::quarantine::{Erased, Item, Quarantine, Rule, Work, erase_marked, is_kept, restore_named};
 use squire_lake::refs::KeepSet;
 use squire_registry::{DatasetResult, Governance};
 use squire_service::cli::Failure;
@@ -13,7 +15,7 @@ use uuid::Uuid;
 
 use super::ReconcileConfig;
 use super::apply::ask;
-use super::plan::{Forbidden, asked, carried, day, forbidden, object_path, owned_by_lance, sole_owner};
+use super::plan::{DROPPED, Forbidden, asked, carried, day, forbidden, object_path, owned_by_lance, sole_owner};
 use super::run::{PURGE, Run};
 use super::store::{Begun, Stored, forget_part};
 use super::survey::{Row, Survey, bare, survey};
@@ -53,6 +55,12 @@ pub(crate) async fn purge(config: &ReconcileConfig, metrics: &Metrics, id: Uuid)
             .into());
     }
     let run = Run::open(config, metrics, &fresh, &first.plan, PURGE).await?;
+    for stored in &found {
+        if let Err(why) = whole_parts(&run, stored).await {
+            run.close(serde_json::json!({ "plan": id, "reclaimed_bytes": 0 }), vec![stored.root.clone()]).await;
+            return Err(why);
+        }
+    }
     let mut out = Vec::new();
     for stored in &found {
         let mut left = stored.parts.len();
@@ -73,6 +81,29 @@ pub(crate) async fn purge(config: &ReconcileConfig, metrics: &Metrics, id: Uuid)
     metrics.delete_failures.inc_by(out.iter().map(|p| p.failed.len() as u64).sum());
     run.close(serde_json::json!({ "plan": id, "reclaimed_bytes": bytes }), failures).await;
     Ok(out)
+}
+
+/// Every copy and mark belongs to a part, and every part is of the kind that the plan has it: a damaged one must not let copies go, nor
+/// take the plan away from them.
+async fn whole_parts(run: &Run<'_>, stored: &Stored) -> anyhow::Result<()> {
+    let damaged = |why: String| {
+        let what = format!("the quarantine of the plan {} is damaged: {why}", stored.plan.id);
+        anyhow::Error::from(Failure::refused(what).remedy("restore what lies below its _squire/parts"))
+    };
+    let at = Quarantine::open(&run.lake, &stored.root, stored.plan.id).await?;
+    let mut known = Vec::new();
+    for (part, _) in &stored.parts {
+        let mut planned = stored.plan.items().iter().filter(|i| object_path(&part.dataset, &i.path).is_some());
+        if planned.any(|i| (i.reason == DROPPED) != part.trash.is_some()) {
+            return Err(damaged(format!("the part of {} is not what the plan has of it", part.dataset)));
+        }
+        known.push(at.prefix(&run.lake.place(&part.dataset).await?)?);
+    }
+    let mut held = stored.held.copies.iter().map(|(path, _)| path).chain(&stored.held.marks);
+    match held.find(|path| !known.iter().any(|prefix| path.starts_with(prefix))) {
+        Some(path) => Err(damaged(format!("the part that {path} belongs to is not there"))),
+        None => Ok(()),
+    }
 }
 
 struct Part<'a> {
@@ -98,7 +129,7 @@ impl Part<'_> {
         if copies.is_empty() && marks.is_empty() {
             return self.forget(&at, is_last).await;
         }
-        let (governance, keep, now) = self.may(&at).await?;
+        let (governance, keep, now, alone) = self.may(&at).await?;
         let claim = run.claim(dataset).await?;
         let size = ((copies.len() + marks.len()) as u64, copies.iter().map(|(_, b)| b).sum());
         let work = async {
@@ -107,10 +138,9 @@ impl Part<'_> {
             let items = self.items();
             let rule = Rule::Orphans(ages);
             let all = Work { lake: &run.lake, uri: dataset, items: &items, rule, quarantine: &at, rate: &run.rate };
-            if self.part.trash.is_none() {
-                self.restore(&all, &keep, purged).await?;
-            }
-            self.erase(&at, &prefix, &copies, &governance, purged).await;
+            self.restore(&all, &keep, purged).await?;
+            alone?;
+            self.erase(&at, (&prefix, &copies), &keep, &governance, purged).await;
             let marked: Vec<Item> =
                 items.iter().filter(|i| marks.contains(&format!("{prefix}{}", i.path))).cloned().collect();
             if !marked.is_empty() {
@@ -129,11 +159,12 @@ impl Part<'_> {
         self.forget(&at, is_last).await
     }
 
-    /// Everything that may forbid it: the registry, the grace by the store's clock, a fresh keep-set.
+    /// Everything that may forbid it: the registry, the grace by the store's clock, a fresh keep-set; and, of a dropped table, whether
+    /// nobody else owns bytes in it, which still lets what somebody names come back.
     async fn may(
         &self,
         at: &Quarantine,
-    ) -> Result<(Governance, std::collections::BTreeSet<String>, DateTime<Utc>), Forbidden> {
+    ) -> Result<(Governance, BTreeSet<String>, DateTime<Utc>, Result<(), Forbidden>), Forbidden> {
         let (run, dataset) = (self.run, self.part.dataset.as_str());
         let governance = run.govern(self.survey, dataset).await?;
         let whole = self.part.trash.is_some();
@@ -163,35 +194,29 @@ impl Part<'_> {
             Some(Row::Failed(e)) => return Err(refs(e.to_string())),
             Some(Row::Nothing | Row::DeclaredOnly) | None => {}
         }
+        let mut alone = Ok(());
         if whole {
             let stale = || Forbidden::Skip(SkipReason::PlanStale, "it is no longer in the trash; undo it".into());
             let trash = self.survey.snapshot.trash_at(dataset).next().ok_or_else(stale)?;
-            carried(trash)?;
-            sole_owner(self.survey, &self.survey.snapshot, trash, &answers)?;
+            carried(&self.survey.snapshot, trash, Utc::now())?;
+            alone = sole_owner(self.survey, &self.survey.snapshot, trash);
         }
         match self.survey.graph.keep_set(dataset) {
-            KeepSet::Complete(keep) => Ok((governance, keep, now)),
+            KeepSet::Complete(keep) => Ok((governance, keep, now, alone)),
             KeepSet::Incomplete(why) => Err(refs(why.join("; "))),
         }
     }
 
     fn items(&self) -> Vec<Item> {
-        let mine = self.stored.plan.items().iter().filter_map(|item| {
-            let path = object_path(&self.part.dataset, &item.path)?;
-            Some(Item { path, bytes: item.bytes, modified: item.last_modified })
-        });
-        mine.collect()
+        super::undo::items(self.stored, &self.part.dataset)
     }
 
     /// What somebody names by now comes back first.
-    async fn restore(
-        &self,
-        work: &Work<'_>,
-        keep: &std::collections::BTreeSet<String>,
-        purged: &mut Purged,
-    ) -> Result<(), Forbidden> {
-        let Some(Row::Dataset(facts)) = self.survey.rows.get(&self.part.dataset) else { return Ok(()) };
-        let Some(look) = &facts.look else { return Ok(()) };
+    async fn restore(&self, work: &Work<'_>, keep: &BTreeSet<String>, purged: &mut Purged) -> Result<(), Forbidden> {
+        let look = match self.survey.rows.get(&self.part.dataset) {
+            Some(Row::Dataset(facts)) => facts.look.as_ref().filter(|_| self.part.trash.is_none()),
+            _ => None,
+        };
         let (back, lost) = restore_named(work, look, keep).await.map_err(unreadable)?;
         for path in &back {
             let detail = format!("{}/{path} was named while it lay in quarantine; it is back", self.part.dataset);
@@ -202,12 +227,12 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Deletes the copies, asking the registry again for every batch of them.
+    /// Deletes the copies that nobody names, asking the registry again for every batch of them.
     async fn erase(
         &self,
         at: &Quarantine,
-        prefix: &str,
-        copies: &[(String, u64)],
+        (prefix, copies): (&str, &[(String, u64)]),
+        keep: &BTreeSet<String>,
         governance: &Governance,
         purged: &mut Purged,
     ) {
@@ -215,6 +240,11 @@ impl Part<'_> {
         for (n, (path, bytes)) in copies.iter().enumerate() {
             if purged.failed.iter().any(|(failed, _)| path.strip_prefix(prefix) == Some(failed)) {
                 // It could not be brought back, and somebody names it.
+                continue;
+            }
+            let rest = path.strip_prefix(prefix).unwrap_or(path);
+            if is_kept(keep, rest) && !purged.restored.iter().any(|back| back == rest) {
+                purged.failed.push((path.clone(), "somebody reads it, and it did not come back".into()));
                 continue;
             }
             if n > 0 && n % squire_lake::quarantine::BATCH == 0 {
@@ -243,7 +273,7 @@ impl Part<'_> {
     async fn erase_marked(
         &self,
         work: &Work<'_>,
-        keep: &std::collections::BTreeSet<String>,
+        keep: &BTreeSet<String>,
         ages: &Ages,
         purged: &mut Purged,
     ) -> Result<(), Forbidden> {

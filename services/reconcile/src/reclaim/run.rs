@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::plan::Forbidden;
-use super::survey::{Survey, lost};
+use super::survey::{Survey, lost, nearer};
 use super::{ReclaimPlan, ReconcileConfig};
 
 /// The kind of a run that applies a plan, as its record says it.
@@ -187,6 +187,13 @@ async fn trusted(
         if let Some(why) = lost(config, Some(&registry), root).await {
             return Err(Failure::refused(format!("registry_lost: {why}"))
                 .remedy("name the registry that the root belongs to with --registry")
+                .into());
+        }
+        if deletes && let Some(other) = nearer(config, registry.uri(), root).await {
+            let why =
+                format!("registry_lost: {} is not the registry nearest to {root}, which is {other}", registry.uri());
+            return Err(Failure::refused(why)
+                .remedy("name the nearest one with --registry, and make a new plan")
                 .into());
         }
     }

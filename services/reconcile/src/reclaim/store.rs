@@ -28,6 +28,9 @@ pub(crate) struct Begun {
     /// The dataset goes whole: the trash record that allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) trash: Option<String>,
+    /// An undo has begun: manifests at its place may be those that came back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) undoing: bool,
 }
 
 /// A plan's quarantine below one root.
@@ -71,6 +74,15 @@ pub(crate) async fn keep_plan(lake: &Lake, at: &Quarantine, plan: &ReclaimPlan) 
 pub(crate) async fn keep_part(at: &Quarantine, part: &Begun) -> squire_lake::Result<DateTime<Utc>> {
     let text = serde_json::to_vec(part).unwrap_or_default();
     at.put_control(&part_name(&part.dataset), text).await
+}
+
+/// Whether an undo of the dataset's part has begun; a part that is not there or cannot be read tells of none.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn is_undoing(lake: &Lake, at: &Quarantine, plan: Uuid, dataset: &str) -> squire_lake::Result<bool> {
+    let found = quarantine::read_control(lake, at.root(), plan, &part_name(dataset)).await?;
+    Ok(found.and_then(|bytes| serde_json::from_slice::<Begun>(&bytes).ok()).is_some_and(|part| part.undoing))
 }
 
 /// Takes a dataset's part away, and with the last one the plan.
@@ -173,7 +185,10 @@ async fn one(lake: &Lake, root: &str, id: Uuid) -> Result<Option<Stored>, String
     let mut parts = Vec::new();
     for (name, at) in held.control.iter().filter(|(name, _)| name.starts_with("parts/")) {
         let bytes = quarantine::read_control(lake, root, id, name).await.map_err(|e| e.to_string())?;
-        let part = serde_json::from_slice(&bytes.unwrap_or_default()).map_err(|e| format!("{name}: {e}"))?;
+        let part: Begun = serde_json::from_slice(&bytes.unwrap_or_default()).map_err(|e| format!("{name}: {e}"))?;
+        if *name != part_name(&part.dataset) {
+            return Err(format!("{name} is damaged: it is not the part of {}", part.dataset));
+        }
         parts.push((part, *at));
     }
     parts.sort_by(|a: &(Begun, DateTime<Utc>), b| a.0.dataset.cmp(&b.0.dataset));

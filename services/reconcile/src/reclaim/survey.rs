@@ -69,6 +69,8 @@ pub(crate) struct Facts {
     pub(crate) objects: Vec<Classed>,
     /// Objects of a trashed dataset that are not known to be its own.
     pub(crate) strangers: u64,
+    /// The object that was written last, and when.
+    pub(crate) newest: Option<(String, DateTime<Utc>)>,
     /// Files that HEAD needs and that are not as recorded.
     pub(crate) unhealthy: Option<String>,
     /// The first manifest that cannot be read.
@@ -181,12 +183,20 @@ fn facts(look: &Look, classes: &Classes, trashed: bool) -> Facts {
         head: look.versions().last().map(|(_, m)| m.path.clone()).unwrap_or_default(),
         live: classes.objects.iter().filter(|o| named(o.class)).count() as u64,
         strangers,
+        newest: newest(look),
         unhealthy,
         unreadable: look.unreadable.first().map(|(path, _)| path.clone()),
         look: (!classes.missing.is_empty()).then(|| look.clone()),
         objects: classes.objects.iter().filter(|o| goes(o.class)).cloned().collect(),
         incomplete: classes.incomplete.clone(),
     }
+}
+
+/// The object written last: by the store's clock, and, since a copied table may keep old times, by what manifests say of themselves.
+fn newest(look: &Look) -> Option<(String, DateTime<Utc>)> {
+    let objects = look.listing.entries.iter().map(|e| (&e.path, e.modified));
+    let commits = look.manifests.iter().map(|m| (&m.path, m.timestamp));
+    objects.chain(commits).max_by_key(|(_, at)| *at).map(|(path, at)| (path.clone(), at))
 }
 
 impl Survey {
@@ -235,6 +245,16 @@ pub(crate) async fn lost(config: &ReconcileConfig, registry: Option<&Registry>, 
             format!("{} belongs to estate {}, and {ours}", lost.root, lost.marked)
         }),
         Err(e) => Some(format!("the root's marker could not be read: {e}")),
+    }
+}
+
+/// Another registry than the one in use is the nearest to a place, or whether one is cannot be read: the one in use may be a copy that
+/// knows nothing of what protects these files by now.
+pub(crate) async fn nearer(config: &ReconcileConfig, registry_uri: &str, uri: &str) -> Option<String> {
+    match locate(&[uri.to_string()], |uri| config.config.storage.options_for(uri)).await {
+        Ok(Located::Found(found)) => Some(found).filter(|found| found != registry_uri),
+        Ok(Located::Absent { .. }) => None,
+        Err(e) => Some(format!("one that could not be read ({e})")),
     }
 }
 

@@ -1,18 +1,19 @@
 //! Brings back what a plan moved away, byte for byte.
 
 use chrono::Utc;
-use squire_lake::quarantine::{Quarantine, Returned};
+use squire_lake::quarantine::{Item, Quarantine, Returned, Rule, Work};
 use squire_lake::{Lake, uri};
 use squire_registry::{DatasetResult, Level, Subject};
 use squire_service::cli::Failure;
-use squire_service::report::SkipReason;
+use squire_service::planfile::PlanItem;
+use squire_service::report::{SkipReason, StepReason};
 use squire_service::telemetry::Metrics;
 use uuid::Uuid;
 
 use super::ReconcileConfig;
-use super::plan::{Forbidden, object_uri};
+use super::plan::{Forbidden, object_path, object_uri};
 use super::run::{Run, UNDO};
-use super::store::{Begun, Stored, forget_part, roots, stored};
+use super::store::{Begun, Stored, forget_part, keep_part, roots, stored};
 use super::survey::{Survey, bare};
 
 /// What came back of one dataset.
@@ -120,6 +121,27 @@ pub(crate) fn held_of(stored: &Stored, part: &Begun, prefix: &str) -> (Vec<(Stri
     (copies, stored.held.marks.iter().filter(|path| ours(path)).cloned().collect())
 }
 
+/// A dropped table comes back whole or not at all: nothing of it to where another one was made since.
+async fn alone(work: &Work<'_>, undoing: bool) -> Result<(), Forbidden> {
+    match work.newcomer(undoing).await {
+        Ok(None) => Ok(()),
+        Ok(Some(path)) => {
+            let why = format!("somebody wrote {path} since it was moved away; move that table elsewhere first");
+            Err(Forbidden::Refused(StepReason::NotExclusive, why))
+        }
+        Err(e) => Err(Forbidden::Skip(SkipReason::BucketUnreadable, e.to_string())),
+    }
+}
+
+/// What the plan names of a dataset.
+pub(crate) fn items(stored: &Stored, dataset: &str) -> Vec<Item> {
+    let of = |item: &PlanItem| {
+        let path = object_path(dataset, &item.path)?;
+        Some(Item { path, bytes: item.bytes, modified: item.last_modified })
+    };
+    stored.plan.items().iter().filter_map(of).collect()
+}
+
 /// Whether the dataset's part is empty now.
 async fn bring_back(
     run: &Run<'_>,
@@ -139,15 +161,33 @@ async fn bring_back(
     let work = async {
         let at = Quarantine::open(&run.lake, &stored.root, stored.plan.id).await.map_err(failed)?;
         let place = run.lake.place(&part.dataset).await.map_err(failed)?;
-        let (copies, marks) = held_of(stored, part, &at.prefix(&place).map_err(failed)?);
+        let prefix = at.prefix(&place).map_err(failed)?;
+        let (copies, marks) = held_of(stored, part, &prefix);
         let size = ((copies.len() + marks.len()) as u64, copies.iter().map(|(_, b)| b).sum());
         run.entry(&governance, ("undo", 0), size).await?;
-        for path in copies.iter().map(|(path, _)| path).chain(&marks) {
+        let items = items(stored, &part.dataset);
+        let by_path: std::collections::BTreeMap<String, &Item> =
+            items.iter().map(|i| (format!("{prefix}{}", i.path), i)).collect();
+        let rule = Rule::Whole;
+        let whole = Work { lake: &run.lake, uri: &part.dataset, items: &items, rule, quarantine: &at, rate: &run.rate };
+        if part.trash.is_some() {
+            alone(&whole, part.undoing).await?;
+            keep_part(&at, &Begun { undoing: true, ..part.clone() }).await.map_err(failed)?;
+        }
+        // The manifests last: until then nobody reads what is there only in part.
+        let mut paths: Vec<&String> = copies.iter().map(|(path, _)| path).chain(&marks).collect();
+        paths.sort_by_key(|path| (path.contains("_versions/"), path.as_str()));
+        let mut asked = part.trash.is_none();
+        for path in paths {
+            if !asked && path.contains("_versions/") {
+                alone(&whole, true).await?;
+                asked = true;
+            }
             if run.shutdown.is_requested() {
                 undone.failed.push((path.clone(), "stopped by a signal".into()));
                 continue;
             }
-            match at.bring_back(path, &run.rate).await {
+            match at.bring_back(path, by_path.get(path).copied(), &run.rate).await {
                 Returned::Back => undone.back += 1,
                 Returned::Stayed => undone.stayed += 1,
                 Returned::Failed(why) => undone.failed.push((path.clone(), why)),

@@ -492,7 +492,7 @@ async fn expired_trash_goes_whole_comes_back_and_ends_with_the_purge() {
     age_all(&estate.path("lake/orders"), 30);
     refused("it can be undropped until");
     estate.admin(&["trash", "undrop", "table/n/orders"]);
-    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s"]);
+    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
     // Sole ownership: a clone, another warehouse, a hold.
     let mut reader = Sample::open(&lake(), &estate.uri("lake/orders"), Columns::default()).await.unwrap();
     reader.clone_to(&estate.uri("lake/clone")).await.unwrap();
@@ -526,7 +526,7 @@ async fn expired_trash_goes_whole_comes_back_and_ends_with_the_purge() {
     assert_eq!(estate.tree(), before);
     estate.admin(&["trash", "undrop", "table/n/orders"]);
     assert_eq!(Sample::ids(&lake(), &estate.uri("lake/orders"), None).await.unwrap().len(), 30);
-    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s"]);
+    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
 
     let id = estate.plan();
     assert_eq!(estate.apply().0, 0);
@@ -536,7 +536,7 @@ async fn expired_trash_goes_whole_comes_back_and_ends_with_the_purge() {
     assert!(rows[0]["forbidden"].to_string().contains("no longer in the trash"), "{rows}");
     assert_eq!(estate.json(&["undo", &id]).0, 0);
     assert_eq!(Sample::ids(&lake(), &estate.uri("lake/orders"), None).await.unwrap().len(), 30);
-    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s"]);
+    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
 
     let id = estate.plan();
     assert_eq!(estate.apply().0, 0);
@@ -598,4 +598,192 @@ async fn a_clone_through_a_symlink_keeps_its_files_and_a_copied_table_has_its_ow
     assert_eq!(estate.apply().0, 0);
     assert_eq!(Sample::ids(&lake(), &estate.uri("lake/clone"), None).await.unwrap().len(), 30);
     assert_eq!(Sample::ids(&lake(), &estate.uri("lake/copied"), Some(3)).await.unwrap().len(), 30);
+}
+
+/// A clone outside the estate comes into it while its files lie in quarantine: the purge brings them back, alarms, and purges the rest.
+#[tokio::test]
+async fn a_purge_brings_back_what_a_clone_names_by_now() {
+    let estate = Estate::empty();
+    let mut sample = estate.table("lake/source", 1).await;
+    sample.clone_to(&estate.uri("outside")).await.unwrap();
+    sample.overwrite(5, 900).await.unwrap();
+    std::fs::remove_file(estate.path("lake/source/_versions").join(format!("{:020}.manifest", u64::MAX - 1))).unwrap();
+    estate.orphan("lake/source/data/one.lance");
+    age_all(&estate.path("lake/source"), 30);
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    std::fs::rename(estate.path("outside"), estate.path("lake/clone")).unwrap();
+    let (code, rows) = estate.json(&["purge", &id, "--set", "grace.quarantine=0s"]);
+    assert_eq!((code, rows[0]["restored"].as_array().unwrap().len()), (3, 1), "{rows}");
+    assert!(rows[0]["gone"][0].as_u64().unwrap() >= 1, "{rows}");
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/clone"), None).await.unwrap().len(), 10);
+}
+
+/// A lake with a table that was dropped and whose grace is over, and one that is live.
+async fn with_a_dropped_table() -> Estate {
+    let estate = Estate::empty();
+    let root = estate.text("lake");
+    estate.admin(&["project", "create", "p"]);
+    estate.admin(&["warehouse", "create", "w", "--project", "p", "--root", &root]);
+    estate.admin(&["namespace", "create", "namespace/n", "--warehouse", "w"]);
+    estate.table("lake/orders", 3).await;
+    estate.table("lake/kept", 1).await;
+    age_all(&estate.path("lake/orders"), 30);
+    estate.admin(&["table", "create", "table/n/orders", "--location", "orders"]);
+    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
+    estate
+}
+
+/// A dropped table lies in quarantine, and another one was made at its place: neither an undo nor a second apply touches that one.
+#[tokio::test]
+async fn nothing_comes_back_to_where_a_table_was_made_anew() {
+    let estate = with_a_dropped_table().await;
+    let whole = tree(&estate.path("lake/orders"));
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    estate.table("lake/orders", 1).await;
+    let there =
+        || -> Vec<_> { estate.tree().into_iter().filter(|(p, _)| !p.to_string_lossy().contains("/parts/")).collect() };
+    for days in [0, 30] {
+        age_all(&estate.path("lake/orders"), days);
+        let before = there();
+        estate.apply();
+        assert!(there() == before, "{days}: apply");
+        let (code, rows) = estate.json(&["undo", &id]);
+        assert_eq!(code, 3, "{days}: {rows}");
+        assert!(rows[0]["forbidden"].to_string().contains("since it was moved away"), "{days}: {rows}");
+        assert!(there() == before, "{days}: undo");
+    }
+    std::fs::rename(estate.path("lake/orders"), estate.path("away")).unwrap();
+    let (code, rows) = estate.json(&["undo", &id]);
+    assert_eq!(code, 0, "{rows}");
+    assert!(tree(&estate.path("lake/orders")) == whole);
+}
+
+/// An undo that was stopped goes on, also where what came back has new times, as in a bucket.
+#[tokio::test]
+async fn an_undo_of_a_dropped_table_that_was_stopped_goes_on() {
+    let estate = with_a_dropped_table().await;
+    let whole = tree(&estate.path("lake/orders"));
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    let copies = estate.path("lake/_squire_quarantine").join(&id).join("orders");
+    let manifest = std::fs::read_dir(copies.join("_versions")).unwrap().flatten().next().unwrap().path();
+    let text = std::fs::read(&manifest).unwrap();
+    let then = std::fs::metadata(&manifest).unwrap().modified().unwrap();
+    std::fs::write(&manifest, &text[1..]).unwrap();
+    let (code, rows) = estate.json(&["undo", &id]);
+    assert_eq!((code, rows[0]["failed"].as_array().unwrap().len()), (3, 1), "{rows}");
+    std::fs::write(&manifest, &text).unwrap();
+    std::fs::File::options().write(true).open(&manifest).unwrap().set_modified(then).unwrap();
+    age_all(&estate.path("lake/orders"), 0);
+    let (code, rows) = estate.json(&["undo", &id]);
+    assert_eq!((code, rows[0]["back"].as_u64()), (0, Some(1)), "{rows}");
+    assert!(tree(&estate.path("lake/orders")) == whole);
+}
+
+#[tokio::test]
+async fn a_table_made_anew_where_one_was_dropped_is_not_reclaimed() {
+    let estate = with_a_dropped_table().await;
+    let says = "was written on";
+    std::fs::write(estate.path("lake/orders/data/new.lance"), "after the drop").unwrap();
+    let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+    assert!(row(&report, "/orders").to_string().contains(says), "{report:#}");
+    assert!(estate.plan_file().items().is_empty());
+    std::fs::remove_file(estate.path("lake/orders/data/new.lance")).unwrap();
+    estate.plan();
+    std::fs::write(estate.path("lake/orders/data/new.lance"), "after the plan").unwrap();
+    estate.refuses(0, says, &["-o", "json"]);
+    // Another table, copied there with its old times.
+    std::fs::remove_dir_all(estate.path("lake/orders")).unwrap();
+    estate.table("lake/orders", 1).await;
+    age_all(&estate.path("lake/orders"), 30);
+    let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+    assert!(row(&report, "/orders").to_string().contains(says), "{report:#}");
+    assert!(estate.plan_file().items().is_empty());
+}
+
+#[tokio::test]
+async fn every_block_keeps_a_dropped_table() {
+    let estate = with_a_dropped_table().await;
+    estate.admin(&["trash", "undrop", "table/n/orders"]);
+    let dataset = format!("dataset/{}", percent(&estate.uri("lake/orders")));
+    for subject in ["table/n/orders", "namespace/n", "project/p", "estate", &dataset] {
+        for version in [&[][..], &["--version", "1"]] {
+            let (code, said) =
+                estate.try_admin(&[&["block", "add", subject, "--reason", "a reader"], version].concat());
+            assert_eq!(code, 0, "{subject}: {said}");
+            let block = said.split_whitespace().nth(1).unwrap().to_owned();
+            estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
+            let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+            assert!(row(&report, "/orders")["outcome"].to_string().contains("blocked"), "{subject}: {report:#}");
+            assert!(estate.plan_file().items().is_empty(), "{subject}");
+            estate.admin(&["trash", "undrop", "table/n/orders"]);
+            estate.admin(&["block", "remove", &block]);
+        }
+    }
+    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
+    estate.plan();
+    assert!(!estate.plan_file().items().is_empty());
+}
+
+/// A copy of the registry has the estate's id, and knows of no hold that was put on since.
+#[tokio::test]
+async fn a_copy_of_the_registry_lets_nothing_go() {
+    let estate = Estate::new().await;
+    copy_all(&estate.path("lake/_squire"), &estate.path("copy"));
+    let id = estate.plan();
+    let copy = estate.text("copy");
+    estate.refuses(3, "registry_lost", &["--registry", &copy]);
+    assert_eq!(estate.apply().0, 0);
+    let before = estate.tree();
+    let roots = format!("estate.roots=[\"{}\"]", estate.text("lake"));
+    let more = ["--set", &roots, "--registry", &copy];
+    let (code, _, err) = estate.reclaim(&[&["purge", &id, "--set", "grace.quarantine=0s"], &more[..]].concat());
+    assert_eq!(code, 3, "{err}");
+    assert!(err.contains("registry_lost"), "{err}");
+    assert_eq!(estate.tree(), before);
+}
+
+#[tokio::test]
+async fn a_copy_that_was_changed_does_not_come_back() {
+    let estate = Estate::new().await;
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    let copy = estate.path("lake/_squire_quarantine").join(&id).join("orders/data/one.lance");
+    let (moved, text) = (estate.tree(), std::fs::read(&copy).unwrap());
+    for other in [Vec::new(), vec![b'x'; text.len()]] {
+        std::fs::write(&copy, &other).unwrap();
+        let (code, rows) = estate.json(&["undo", &id]);
+        assert_eq!((code, rows[0]["failed"].as_array().unwrap().len()), (3, 1), "{rows}");
+        assert!(!estate.path("lake/orders/data/one.lance").exists(), "{rows}");
+        assert_eq!(std::fs::read(&copy).unwrap(), other);
+    }
+    assert!(moved.len() > 5);
+}
+
+#[tokio::test]
+async fn a_damaged_part_lets_no_purge_begin() {
+    let estate = Estate::new().await;
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    let parts = estate.path("lake/_squire_quarantine").join(&id).join("_squire/parts");
+    let part = std::fs::read_dir(parts).unwrap().flatten().next().unwrap().path();
+    let text = std::fs::read_to_string(&part).unwrap();
+    let damaged = [
+        text.replace("/lake/orders", "/lake/other"),
+        text.replace("\"run\"", "\"trash\":\"x\",\"run\""),
+        text[..text.len() / 2].to_owned(),
+        String::new(),
+    ];
+    for text in damaged {
+        std::fs::write(&part, &text).unwrap();
+        if text.is_empty() {
+            std::fs::remove_file(&part).unwrap();
+        }
+        let before = estate.tree();
+        let (code, out, err) = estate.reclaim(&["purge", &id, "--set", "grace.quarantine=0s"]);
+        assert_eq!(code, 3, "{text}: {out}{err}");
+        assert_eq!(estate.tree(), before, "{text}");
+    }
 }

@@ -179,7 +179,7 @@ impl Work<'_> {
                 }
                 if !classes.missing.is_empty() && classes.missing.iter().any(|m| m.by_head) {
                     // What an earlier run of this plan moved is not damage: it comes back first.
-                    self.mend(out, prefix, &look, keep).await?;
+                    self.mend(out, prefix, Some(&look), keep).await?;
                     out.stopped = Some("unhealthy: HEAD needs files that are not there".into());
                     return Ok(None);
                 }
@@ -189,8 +189,8 @@ impl Work<'_> {
             }
             Rule::Whole => {
                 let listing = Listing::read(place).await?;
-                if let Some(stranger) = self.stranger(&listing) {
-                    self.undo(out, prefix).await?;
+                if let Some(stranger) = self.strangers(&listing).next().map(|e| e.path.clone()) {
+                    // Nothing comes back: manifests of the old table may be newer by their number than those of one made anew.
                     out.stopped = Some(format!("somebody wrote to it since the plan: {stranger}"));
                     return Ok(None);
                 }
@@ -228,37 +228,58 @@ impl Work<'_> {
         for (item, present) in absent.iter().zip(self.quarantine.present(&paths).await?) {
             match present {
                 false => out.left.push((item.path.clone(), "it is gone".into())),
-                true if is_named(look, keep, &item.path) => self.restore(out, prefix, &item.path).await,
+                true if is_named(look, keep, &item.path) => self.restore(out, prefix, item).await,
                 true => out.already += 1,
             }
         }
         Ok(items)
     }
 
-    /// Brings back what an earlier run of this plan moved and a manifest names.
-    async fn mend(&self, out: &mut Taken, prefix: &str, look: &Look, keep: &BTreeSet<String>) -> Result<()> {
-        let gone = self.items.iter().filter(|i| look.listing.get(&i.path).is_none());
-        let named: Vec<&Item> = gone.filter(|i| is_named(look, keep, &i.path)).collect();
+    /// Brings back what an earlier run of this plan moved and somebody names: the rest of the estate, or a manifest that was looked at.
+    async fn mend(&self, out: &mut Taken, prefix: &str, look: Option<&Look>, keep: &BTreeSet<String>) -> Result<()> {
+        let gone = self.items.iter().filter(|i| look.is_none_or(|l| l.listing.get(&i.path).is_none()));
+        let is_named = |i: &&Item| is_kept(keep, &i.path) || look.is_some_and(|l| is_named(l, keep, &i.path));
+        let named: Vec<&Item> = gone.filter(is_named).collect();
         let paths: Vec<String> = named.iter().map(|i| format!("{prefix}{}", i.path)).collect();
         for (item, present) in named.iter().zip(self.quarantine.present(&paths).await?) {
             if present {
-                self.restore(out, prefix, &item.path).await;
+                self.restore(out, prefix, item).await;
             }
         }
         Ok(())
     }
 
-    /// A manifest that the plan does not name as it is.
-    fn stranger(&self, listing: &Listing) -> Option<String> {
-        let items: BTreeMap<&str, &Item> = self.items.iter().map(|i| (i.path.as_str(), i)).collect();
-        let manifests = listing
-            .entries
-            .iter()
-            .filter(|e| matches!(classify(&e.path).kind, Kind::Manifest { .. } | Kind::Detached(_) | Kind::Nested(_)));
-        let strange = |e: &&crate::listing::Entry| {
-            items.get(e.path.as_str()).is_none_or(|i| i.differs(e.size, e.modified).is_some())
-        };
-        manifests.filter(strange).map(|e| e.path.clone()).next()
+    /// The manifests that the plan does not name as they are.
+    fn strangers<'l>(&self, listing: &'l Listing) -> impl Iterator<Item = &'l crate::listing::Entry> {
+        let items = self.by_path();
+        manifests(listing)
+            .filter(move |e| items.get(e.path.as_str()).is_none_or(|i| i.differs(e.size, e.modified).is_some()))
+    }
+
+    fn by_path(&self) -> BTreeMap<&str, &Item> {
+        self.items.iter().map(|i| (i.path.as_str(), i)).collect()
+    }
+
+    /// A manifest that is not the plan's lies at the dataset's place: it was written to, or made anew, since. Where an undo has
+    /// begun, a manifest of the plan is one that came back if it has the planned size, and the bytes of its copy where that is left.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn newcomer(&self, undoing: bool) -> Result<Option<String>> {
+        let place = self.lake.place(self.uri).await?;
+        let prefix = self.quarantine.prefix(&place)?;
+        let listing = Listing::read(&place).await?;
+        let items = self.by_path();
+        for entry in manifests(&listing) {
+            let item = items.get(entry.path.as_str()).filter(|i| i.bytes == entry.size);
+            let planned = item.is_some_and(|i| undoing || i.differs(entry.size, entry.modified).is_none());
+            // Its copy is left where it did not go, or did not come back to its end; then the bytes decide.
+            let path = format!("{prefix}{}", entry.path);
+            if !planned || self.quarantine.is_copied(&path).await? == Some(false) {
+                return Ok(Some(entry.path.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Why a later batch may not begin.
@@ -329,7 +350,10 @@ impl Work<'_> {
         };
         if let Rule::Whole = self.rule {
             if let Some(path) = self.came(watch) {
-                self.undo(out, prefix).await?;
+                // A commit on top of the old table needs what went; a table made anew must not find the old one's manifests.
+                if self.items.iter().any(|i| news.names(&i.path)) {
+                    self.undo(out, prefix).await?;
+                }
                 out.stopped = Some(format!("somebody wrote to it meanwhile: {path}"));
             }
             return Ok(());
@@ -353,27 +377,39 @@ impl Work<'_> {
     }
 
     async fn bring_back(&self, out: &mut Taken, prefix: &str, paths: &[String]) {
-        for path in paths {
-            self.restore(out, prefix, path).await;
+        let items = self.by_path();
+        for item in paths.iter().filter_map(|path| items.get(path.as_str())) {
+            self.restore(out, prefix, item).await;
         }
     }
 
-    async fn restore(&self, out: &mut Taken, prefix: &str, path: &str) {
-        match self.quarantine.bring_back(&format!("{prefix}{path}"), self.rate).await {
-            Returned::Back | Returned::Stayed => out.restored.push(path.to_string()),
-            Returned::Failed(why) => out.lost.push((path.to_string(), why)),
+    async fn restore(&self, out: &mut Taken, prefix: &str, item: &Item) {
+        match self.quarantine.bring_back(&format!("{prefix}{}", item.path), Some(item), self.rate).await {
+            Returned::Back | Returned::Stayed => out.restored.push(item.path.clone()),
+            Returned::Failed(why) => out.lost.push((item.path.clone(), why)),
         }
     }
 }
 
-/// Brings back what lies in the quarantine and is named by now: `(restored, could not be restored and why)`. `paths` are relative to
-/// the dataset's root. For the look after everything, and before a purge.
+fn manifests(listing: &Listing) -> impl Iterator<Item = &crate::listing::Entry> {
+    let is = |path: &str| matches!(classify(path).kind, Kind::Manifest { .. } | Kind::Detached(_) | Kind::Nested(_));
+    listing.entries.iter().filter(move |e| is(&e.path))
+}
+
+/// Whether the rest of the estate names a path, relative to the dataset's root.
+pub fn is_kept(keep: &BTreeSet<String>, path: &str) -> bool {
+    kept(|file| keep.contains(file), path)
+}
+
+/// Brings back what lies in the quarantine and is named by now: `(restored, could not be restored and why)`. The paths are relative
+/// to the dataset's root. For the look after everything, and before a purge. Without a look the rest of the estate alone is asked:
+/// the dataset's own manifests miss nothing, or are not there.
 ///
 /// # Errors
 /// As [`crate::look::look`].
 pub async fn restore_named(
     work: &Work<'_>,
-    look: &Look,
+    look: Option<&Look>,
     keep: &BTreeSet<String>,
 ) -> Result<(Vec<String>, Vec<(String, String)>)> {
     let place = work.lake.place(work.uri).await?;

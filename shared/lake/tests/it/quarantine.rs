@@ -81,7 +81,7 @@ async fn back(dir: &TempDir) -> Vec<Returned> {
     let quarantine = Quarantine::open(&lake(), &root, PLAN).await.expect("opened");
     let mut out = Vec::new();
     for path in held.copies.iter().map(|(path, _)| path).chain(&held.marks) {
-        out.push(quarantine.bring_back(path, &Rate::new(10_000)).await);
+        out.push(quarantine.bring_back(path, None, &Rate::new(10_000)).await);
     }
     out
 }

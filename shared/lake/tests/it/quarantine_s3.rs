@@ -72,7 +72,7 @@ async fn there_and_back(server: &Server, root: &str, versioned: bool) {
     let held = quarantine::held(&lake, &at, PLAN).await.expect("listed");
     assert_eq!(held.copies.len(), items.len());
     for (path, _) in &held.copies {
-        assert_eq!(store.bring_back(path, &rate).await, Returned::Back, "{path}");
+        assert_eq!(store.bring_back(path, None, &rate).await, Returned::Back, "{path}");
     }
     assert_eq!(tokio::task::block_in_place(|| bucket.read(&format!("{root}/orders"))), before);
     assert!(quarantine::held(&lake, &at, PLAN).await.expect("listed").copies.is_empty());

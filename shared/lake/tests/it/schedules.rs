@@ -263,7 +263,7 @@ async fn reclaims(seed: u64) {
     assert!(taken.is_ok() || done.contains(&"clean-up"), "seed {seed}: {done:?}: {taken:?}");
     // The look after everything, as the service takes it.
     let last = seen(&schedule.uri).await;
-    let (back, lost) = restore_named(&work, &last, &BTreeSet::new()).await.expect("looked");
+    let (back, lost) = restore_named(&work, Some(&last), &BTreeSet::new()).await.expect("looked");
     assert!(lost.is_empty() && out.lost.is_empty(), "seed {seed}: {done:?}: {lost:?} {out:?}");
     let last = seen(&schedule.uri).await;
     let there: BTreeSet<String> =
