@@ -63,7 +63,7 @@ impl Registry {
     /// Makes a warehouse over a root, and marks the root as this estate's. Probes the bucket first.
     ///
     /// # Errors
-    /// [`Error::Missing`] without the project, [`Error::OtherEstate`] when the root belongs to another estate,
+    /// [`Error::Missing`] without the project, [`Error::OtherEstate`] when the root or a place above it is marked as another estate's,
     /// [`Error::LyingStore`], [`Error::Exists`], and [`Error::Invalid`] for a root inside the registry.
     pub async fn warehouse_create(
         &self,
@@ -93,7 +93,11 @@ impl Registry {
             return Err(exists(&subject));
         }
         let root = Root::open(&uri, options)?;
-        crate::identity::refuse_foreign(&root, self.id()).await?;
+        // A marker above covers what lies below it: two estates would maintain the same bytes.
+        let markers = crate::identity::markers_above(&uri, options).await?;
+        if let Some((root, marked)) = markers.into_iter().find(|(_, marked)| *marked != self.id()) {
+            return Err(Error::OtherEstate { root, marked, ours: self.id() });
+        }
         self.probe_root(&root).await?;
         self.mark(&root).await?;
         let fields = Warehouse { project: project.to_owned(), root: uri, active: true, exclusive, deleting: false };

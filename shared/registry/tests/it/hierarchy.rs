@@ -165,6 +165,20 @@ async fn a_warehouse_marks_its_root_and_refuses_another_estates() {
     ours.registry.warehouse_create("fresh", "p", root, true, &none(), None).await.unwrap();
     let marked = squire_registry::read_marker(root, &none()).await.unwrap();
     assert_eq!(marked, Some(ours.registry.id()));
+    // A place below theirs is theirs, also where nothing marks it; below ours it is ours.
+    for (lake, foreign) in [(&theirs, true), (&ours, false)] {
+        let below = lake.dir.path().join("deep/below");
+        std::fs::create_dir_all(&below).unwrap();
+        let below = below.to_str().unwrap();
+        let made = ours.registry.warehouse_create("below", "p", below, true, &none(), None).await;
+        if foreign {
+            let error = made.unwrap_err();
+            assert!(matches!(&error, Error::OtherEstate { marked, .. } if *marked == theirs.registry.id()), "{error}");
+            assert_eq!(squire_registry::read_marker(below, &none()).await.unwrap(), None);
+        } else {
+            made.unwrap();
+        }
+    }
 }
 
 #[tokio::test]
