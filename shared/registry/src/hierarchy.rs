@@ -462,7 +462,13 @@ pub(crate) fn refuse_contents(snapshot: &Snapshot, subject: &Subject) -> Result<
     Err(Error::Refused(format!("{subject} is not empty: {}{rest}; drop these first", shown.join(", "))))
 }
 
-/// What a container holds directly. A warehouse also holds what the trash could bring back into it.
+/// Whether a table lies in a namespace, at whatever depth.
+fn in_namespace(table: &Subject, namespace: &Subject) -> bool {
+    std::iter::successors(table.parent_namespace(), Subject::parent_namespace).any(|above| above == *namespace)
+}
+
+/// What a container holds directly. A warehouse also holds what the trash could bring back into it, and a namespace its tables
+/// in the trash: they come back under its policy and its blocks, and one that is made anew has neither.
 fn contents(snapshot: &Snapshot, subject: &Subject) -> Vec<String> {
     let below = |child: Subject| (child.parent_namespace().as_ref() == Some(subject)).then(|| child.to_string());
     let ended: Vec<String> =
@@ -484,11 +490,16 @@ fn contents(snapshot: &Snapshot, subject: &Subject) -> Vec<String> {
                     .map(|t| format!("{} in the trash", t.fields.subject)),
             )
             .collect(),
-        Subject::Namespace(_) => snapshot
-            .namespaces()
-            .filter_map(|n| below(Subject::Namespace(n.fields.path.clone())))
-            .chain(snapshot.tables().filter_map(|t| below(t.fields.subject())))
-            .collect(),
+        Subject::Namespace(_) => {
+            snapshot
+                .namespaces()
+                .filter_map(|n| below(Subject::Namespace(n.fields.path.clone())))
+                .chain(snapshot.tables().filter_map(|t| below(t.fields.subject())))
+                .chain(snapshot.trash().filter(|t| in_namespace(&t.fields.subject, subject)).map(|t| {
+                    format!("{} in the trash (with --cascade the namespace waits beside it)", t.fields.subject)
+                }))
+                .collect()
+        }
         _ => Vec::new(),
     }
 }
