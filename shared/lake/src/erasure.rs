@@ -9,7 +9,9 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use roaring::RoaringBitmap;
 
-use crate::look::{Look, ManifestInfo};
+use crate::index::IndexInfo;
+use crate::listing::{Kind, classify};
+use crate::look::{Look, ManifestInfo, owner};
 
 /// One version, for erasure.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -57,6 +59,12 @@ pub struct Erasure {
     /// Versions that name files which HEAD does not. When the version that deleted is gone, nobody can tell any more whether
     /// such a version, kept by a name, holds what it deleted.
     pub old: BTreeSet<u64>,
+    /// Those of `old` after which a version is missing that may have deleted something: whether they hold it, nobody can tell.
+    pub untold: BTreeSet<u64>,
+    /// HEAD's indices that hold, or may hold, values of deleted rows whatever is rewritten.
+    pub indices: Vec<String>,
+    /// The listing shows files that no version names: their values are not looked at.
+    pub unnamed: bool,
 }
 
 impl Erasure {
@@ -70,7 +78,13 @@ impl Erasure {
             operation: m.operation.clone(),
             ours: m.stamp.is_some(),
         };
-        Self::over(&look.versions().into_iter().map(|(_, m)| held(m)).collect::<Vec<_>>())
+        let over = Self::over(&look.versions().into_iter().map(|(_, m)| held(m)).collect::<Vec<_>>());
+        let live: RoaringBitmap = look.fragments.iter().filter_map(|f| u32::try_from(f.id).ok()).collect();
+        Self {
+            indices: look.indices.iter().filter(|i| may_hold(i, &live)).map(|i| i.name.clone()).collect(),
+            unnamed: look.listing.entries.iter().any(|e| unnamed(look, &e.path)),
+            ..over
+        }
     }
 
     /// The same over described versions, oldest first.
@@ -97,10 +111,16 @@ impl Erasure {
         };
         // The next deletion after a version, found from the newest backwards.
         let mut deleted = erasing.last().copied().unwrap_or_default().then_some(head.time);
+        let (mut next, mut gap) = (head, false);
         for (version, erases) in past.iter().zip(&erasing).rev() {
             let old = &version.fragments - &head.fragments;
+            gap |= next.version > version.version + 1 && !untouched(version, next);
+            next = version;
             if !old.is_empty() {
                 out.old.insert(version.version);
+                if gap {
+                    out.untold.insert(version.version);
+                }
             }
             let within = (&old & &version.erased).iter().filter_map(|id| since.get(&id)).min().copied();
             let after = deleted.filter(|_| !old.is_empty());
@@ -129,6 +149,27 @@ impl Erasure {
     pub fn goes_at(&self, version: u64, replaced_at: DateTime<Utc>, within: Duration) -> Option<DateTime<Utc>> {
         let due = self.versions.get(&version)?.checked_add_signed(delta(within)?)?;
         Some(due.max(replaced_at.checked_add_signed(delta(within / 2)?)?))
+    }
+}
+
+/// Whether nothing was deleted from a version's fragments until another one.
+fn untouched(version: &Held, later: &Held) -> bool {
+    version.fragments.is_subset(&later.fragments) && version.fragments.is_disjoint(&later.erased)
+}
+
+/// Whether an index may hold values of rows that are gone. A segment keeps the entries of a fragment that was deleted whole: no
+/// rewrite remaps them, and the fragment stays in what the segment covers. Zone maps and their like are not remapped at all, and
+/// a fold copies what they had, so that coverage proves nothing.
+fn may_hold(index: &IndexInfo, live: &RoaringBitmap) -> bool {
+    index.loses_coverage_on_rewrite()
+        || index.segments.iter().any(|s| s.fragments.as_ref().is_none_or(|covered| !covered.is_subset(live)))
+}
+
+/// Whether a listed file can hold values and no version names it: what a clean-up or a writer that was cut off left.
+fn unnamed(look: &Look, path: &str) -> bool {
+    match owner(path) {
+        Some(key) => look.uses.of(&key).is_none(),
+        None => matches!(classify(path).kind, Kind::Staging | Kind::Temporary | Kind::Unknown),
     }
 }
 

@@ -63,7 +63,7 @@ impl Registry {
     /// Makes a warehouse over a root, and marks the root as this estate's. Probes the bucket first.
     ///
     /// # Errors
-    /// [`Error::Missing`] without the project, [`Error::OtherEstate`] when the root belongs to another estate,
+    /// [`Error::Missing`] without the project, [`Error::OtherEstate`] when the root or a place above it is marked as another estate's,
     /// [`Error::LyingStore`], [`Error::Exists`], and [`Error::Invalid`] for a root inside the registry.
     pub async fn warehouse_create(
         &self,
@@ -93,7 +93,11 @@ impl Registry {
             return Err(exists(&subject));
         }
         let root = Root::open(&uri, options)?;
-        crate::identity::refuse_foreign(&root, self.id()).await?;
+        // A marker above covers what lies below it: two estates would maintain the same bytes.
+        let markers = crate::identity::markers_above(&uri, options).await?;
+        if let Some((root, marked)) = markers.into_iter().find(|(_, marked)| *marked != self.id()) {
+            return Err(Error::OtherEstate { root, marked, ours: self.id() });
+        }
         self.probe_root(&root).await?;
         self.mark(&root).await?;
         let fields = Warehouse { project: project.to_owned(), root: uri, active: true, exclusive, deleting: false };
@@ -458,7 +462,13 @@ pub(crate) fn refuse_contents(snapshot: &Snapshot, subject: &Subject) -> Result<
     Err(Error::Refused(format!("{subject} is not empty: {}{rest}; drop these first", shown.join(", "))))
 }
 
-/// What a container holds directly. A warehouse also holds what the trash could bring back into it.
+/// Whether a table lies in a namespace, at whatever depth.
+fn in_namespace(table: &Subject, namespace: &Subject) -> bool {
+    std::iter::successors(table.parent_namespace(), Subject::parent_namespace).any(|above| above == *namespace)
+}
+
+/// What a container holds directly. A warehouse also holds what the trash could bring back into it, and a namespace its tables
+/// in the trash: they come back under its policy and its blocks, and one that is made anew has neither.
 fn contents(snapshot: &Snapshot, subject: &Subject) -> Vec<String> {
     let below = |child: Subject| (child.parent_namespace().as_ref() == Some(subject)).then(|| child.to_string());
     let ended: Vec<String> =
@@ -480,11 +490,16 @@ fn contents(snapshot: &Snapshot, subject: &Subject) -> Vec<String> {
                     .map(|t| format!("{} in the trash", t.fields.subject)),
             )
             .collect(),
-        Subject::Namespace(_) => snapshot
-            .namespaces()
-            .filter_map(|n| below(Subject::Namespace(n.fields.path.clone())))
-            .chain(snapshot.tables().filter_map(|t| below(t.fields.subject())))
-            .collect(),
+        Subject::Namespace(_) => {
+            snapshot
+                .namespaces()
+                .filter_map(|n| below(Subject::Namespace(n.fields.path.clone())))
+                .chain(snapshot.tables().filter_map(|t| below(t.fields.subject())))
+                .chain(snapshot.trash().filter(|t| in_namespace(&t.fields.subject, subject)).map(|t| {
+                    format!("{} in the trash (with --cascade the namespace waits beside it)", t.fields.subject)
+                }))
+                .collect()
+        }
         _ => Vec::new(),
     }
 }

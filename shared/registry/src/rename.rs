@@ -28,8 +28,8 @@ impl Registry {
     ///
     /// # Errors
     /// [`Error::Missing`] without the source or the target's namespace, [`Error::Exists`] when the name is taken,
-    /// [`Error::Refused`] under protection (`force` gets past `no-drop` only), into another warehouse, or under a shorter
-    /// policy.
+    /// [`Error::Refused`] under protection (`force` gets past `no-drop` only), into another warehouse, out from under a
+    /// block, or under a shorter policy.
     pub async fn table_rename(
         &self,
         from: &[String],
@@ -47,6 +47,7 @@ impl Registry {
         refuse_target(&before, &old, &new)?;
         let filed = match before.table(from) {
             Some(_) => {
+                refuse_unblocking(&before, &old, &new)?;
                 refuse_sooner(&before, &old, &new, defaults)?;
                 let going = Going { renamed_to: Some(new.clone()), ..Going::after(CUT_OFF, force)? };
                 self.drop_tables(&before, &[from.to_vec()], &going, reason).await?.into_iter().next()
@@ -66,7 +67,11 @@ impl Registry {
             // Cut off between the name and the end of the trash record.
             Some(live) if live.fields.uri == table.uri => Ok(()),
             Some(_) => Err(exists(new)),
-            None => self.land(&table, trash, reason).await,
+            // Who blocked it until now is seen here, also where the first half lies long ago.
+            None => match refuse_unblocking(&self.snapshot().await?, &trash.subject, new) {
+                Ok(()) => self.land(&table, trash, reason).await,
+                Err(e) => Err(e),
+            },
         };
         if let Err(e) = landed {
             if let Err(back) = self.undrop(&trash.subject, Some("it could not be renamed")).await {
@@ -111,6 +116,25 @@ fn refuse_target(snapshot: &Snapshot, old: &Subject, new: &Subject) -> Result<()
         }
         _ => Ok(()),
     }
+}
+
+/// A namespace's block stays with the namespace; under a name elsewhere the table would be maintained. Warehouse, project and
+/// location are the same after a rename, and the table's own blocks move along.
+fn refuse_unblocking(snapshot: &Snapshot, old: &Subject, new: &Subject) -> Result<()> {
+    let (from, to) = (snapshot.chain_of(old), snapshot.chain_of(new));
+    let now = Utc::now();
+    let mut left = snapshot.blocks().filter(|b| {
+        let on = &b.fields.subject;
+        matches!(on, Subject::Namespace(_)) && b.fields.active_at(now) && from.contains(on) && !to.contains(on)
+    });
+    let Some(block) = left.next() else { return Ok(()) };
+    Err(Error::Refused(format!(
+        "block {} on {}{} holds for {old} and would not for {new}; put a block on {old} itself, it moves along, and lift that \
+         one, or rename it when the block has ended",
+        block.meta.id,
+        block.fields.subject,
+        block.meta.reason.as_ref().map(|r| format!(" ({r})")).unwrap_or_default(),
+    )))
 }
 
 fn refuse_sooner(snapshot: &Snapshot, old: &Subject, new: &Subject, defaults: &Policy) -> Result<()> {

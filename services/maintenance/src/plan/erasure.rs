@@ -52,6 +52,10 @@ pub fn view(layout: &Layout, plan: &DatasetPlan, governance: &Governance, clones
     let mut unreached = Vec::new();
     let mut keep = |what: String, by: String, until| unreached.push(model::Unreached { what, by, until });
     let held = |version: &u64| erasure.versions.contains_key(version) || erasure.old.contains(version);
+    let named = |version: &u64| {
+        let blocked = governance.blocks.iter().any(|b| b.version == Some(*version));
+        blocked || layout.tags.values().chain(layout.branch_points.values()).any(|v| v == version)
+    };
     for (tag, version) in layout.tags.iter().filter(|(_, v)| held(v)) {
         keep(format!("version {version}"), format!("tag {tag}"), None);
     }
@@ -61,10 +65,19 @@ pub fn view(layout: &Layout, plan: &DatasetPlan, governance: &Governance, clones
     for block in governance.blocks.iter().filter(|b| b.version.as_ref().is_some_and(held)) {
         keep(format!("version {}", block.version.unwrap_or_default()), format!("block {}", block.id), block.until);
     }
+    // Its own versions name them, whatever is left here.
+    for clone in clones {
+        keep("the files that it reads".into(), format!("clone {clone}"), None);
+    }
+    for index in &erasure.indices {
+        keep(format!("index {index}"), "entries that it may have of deleted rows".into(), None);
+    }
+    for version in erasure.untold.iter().filter(|v| !erasure.versions.contains_key(v) && !named(v)) {
+        let kept = plan.retained.iter().find(|r| r.version == *version);
+        let by = kept.map_or("clean-up".to_owned(), |r| r.by.to_string());
+        keep(format!("version {version}"), by, kept.and_then(|r| r.until));
+    }
     if since.is_some() {
-        for clone in clones {
-            keep("the files that it reads".into(), format!("clone {clone}"), None);
-        }
         if let Some(hold) = governance.held_by() {
             keep("every version".into(), format!("{} on {}", hold.level, hold.subject), None);
         }
@@ -83,8 +96,11 @@ pub fn view(layout: &Layout, plan: &DatasetPlan, governance: &Governance, clones
         fragments: erasure.fragments.len() as u64,
         versions: erasure.versions.keys().copied().collect(),
         unreached,
-        not_looked_at: ["quarantine", "non-current object versions", "copies outside of the estate"]
+        not_looked_at: [Some("quarantine"), erasure.unnamed.then_some("files that no version names")]
+            .into_iter()
+            .flatten()
+            .chain(["non-current object versions", "copies outside of the estate"])
             .map(String::from)
-            .into(),
+            .collect(),
     })
 }

@@ -169,6 +169,16 @@ async fn what_is_not_reached_is_listed_with_what_keeps_it() {
     );
     assert_eq!(Sample::ids(&lake(), &here.uri("lake/t"), Some(good)).await.expect("the tag reads").len(), 800);
     here.oracle("lake");
+    // Without the tag it is history like any other, the version that deleted is gone, and the value is there all the same.
+    std::fs::remove_file(here.path("lake/t/_refs/tags/audit.json")).expect("untagged");
+    let view = run("plan", &here, &[]);
+    assert_eq!(erasure(&view, "lake/t")["done"], false, "{:#}", erasure(&view, "lake/t"));
+    assert!(names(&view, "lake/t", &format!("version {good}")), "{:#}", erasure(&view, "lake/t"));
+    assert_eq!(Sample::ids(&lake(), &here.uri("lake/t"), Some(good)).await.expect("still there").len(), 800);
+    run("sweep", &here, &[]);
+    let view = run("plan", &here, &[]);
+    assert!(!here.manifest("lake/t", good).exists(), "it went");
+    assert_eq!(erasure(&view, "lake/t")["done"], true, "{:#}", erasure(&view, "lake/t"));
 
     // A hold keeps everything, and says so.
     let held = Here::new();
@@ -189,6 +199,59 @@ async fn what_is_not_reached_is_listed_with_what_keeps_it() {
         .filter_map(|u| u["by"].as_str())
         .collect();
     assert!(by.iter().any(|b| b.starts_with("keep-history on dataset/")), "{by:?}");
+}
+
+/// Whether something is listed as not reached.
+fn names(report: &Value, end: &str, what: &str) -> bool {
+    erasure(report, end)["unreached"].as_array().is_some_and(|list| list.iter().any(|u| u["what"] == what))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_over_a_fragment_that_was_deleted_whole_is_listed_until_a_fold_leaves_its_values_out() {
+    let here = Here::new();
+    let mut sample = here.table("lake/t", 2, 100).await;
+    sample.index(SampleIndex::BTree).await.expect("indexed");
+    assert_eq!(erasure(&run("plan", &here, &[]), "lake/t")["done"], true, "nothing was deleted");
+    sample.delete("id >= 100").await.expect("deleted");
+    run("sweep", &here, &[]);
+    age(&here, "lake/t", 25 * 3_600);
+    run("sweep", &here, &[]);
+    let proof = run("plan", &here, &[]);
+    let view = erasure(&proof, "lake/t");
+    assert_eq!((&view["done"], &view["since"]), (&false.into(), &Value::Null), "{view:#}");
+    let index = view["unreached"][0]["what"].as_str().expect("listed").to_string();
+    assert!(index.starts_with("index "), "{view:#}");
+    // New rows are folded, and a fold of such an index leaves out what is gone.
+    let mut sample = Sample::open(&lake(), &here.uri("lake/t"), Default::default()).await.expect("opened");
+    sample.write(100, 200).await.expect("appended");
+    run("sweep", &here, &[]);
+    assert!(!names(&run("plan", &here, &[]), "lake/t", &index));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clones_are_listed_always_and_files_that_no_version_names_where_there_are_any() {
+    let here = Here::new();
+    let mut sample = here.table("lake/t", 2, 100).await;
+    sample.clone_to(&here.uri("lake/c")).await.expect("cloned");
+    let mut sample = Sample::open(&lake(), &here.uri("lake/t"), Default::default()).await.expect("opened");
+    sample.delete("id = 7").await.expect("deleted");
+    run("sweep", &here, &[]);
+    age(&here, "lake/t", 25 * 3_600);
+    run("sweep", &here, &[]);
+    let proof = run("plan", &here, &[]);
+    let view = erasure(&proof, "lake/t");
+    assert_eq!((&view["done"], &view["since"]), (&false.into(), &Value::Null), "{view:#}");
+    assert!(names(&proof, "lake/t", "the files that it reads"), "{view:#}");
+
+    let plain = Here::new();
+    plain.table("lake/t", 1, 100).await;
+    let said = |here: &Here| {
+        let not = erasure(&run("plan", here, &[]), "lake/t")["not_looked_at"].clone();
+        not.as_array().expect("a list").iter().any(|n| n == "files that no version names")
+    };
+    assert!(!said(&plain));
+    std::fs::write(plain.path("lake/t/data/left.lance"), b"left by a clean-up that was killed").expect("written");
+    assert!(said(&plain));
 }
 
 fn at(hours: i64) -> DateTime<Utc> {
@@ -249,6 +312,17 @@ fn what_holds_erased_values_is_told_from_plain_history() {
     assert_eq!(whole.goes_at(2, at(3), day), Some(at(26)));
     assert_eq!(whole.goes_at(2, at(20), day), Some(at(32)), "half of the time after it was replaced");
     assert_eq!(whole.goes_at(3, at(3), day), None);
+    assert!(whole.untold.is_empty() && plain.untold.is_empty(), "no version is missing");
+    // Version 2 was kept by a tag; who deleted between it and 5 is gone.
+    let untagged = Erasure::over(&[held(2, &[0, 1], &[], "append"), held(5, &[2], &[], "rewrite")]);
+    assert_eq!((untagged.versions.len(), untagged.untold.into_iter().collect::<Vec<_>>()), (0, vec![2]));
+    // What a later version still names as it was, nobody deleted from in between.
+    let named = Erasure::over(&[
+        held(2, &[0, 1], &[], "append"),
+        held(5, &[0, 1, 2], &[], "append"),
+        held(6, &[3], &[], "rewrite"),
+    ]);
+    assert!(named.untold.is_empty());
     assert_eq!(Erasure::over(&[]), Erasure::default());
     assert_eq!(Erasure::over(&[held(7, &[], &[], "delete")]).head_tells, Some(at(7)));
 }

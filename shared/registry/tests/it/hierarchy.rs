@@ -1,9 +1,13 @@
 //! Parents before children, and containers that refuse to go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use chrono::Utc;
 use object_store::memory::InMemory;
-use squire_registry::{Error, Kind, Level, NewTable, Registry, Root, Subject, TableChanges};
+use squire_registry::{
+    Error, Floors, Kind, Level, NewTable, Policy, PolicyChange, Registry, Root, Subject, TableChanges,
+};
 use tokio::sync::Notify;
 
 use crate::support::{Fault, Lake, Tampered, actor, none, path};
@@ -165,6 +169,20 @@ async fn a_warehouse_marks_its_root_and_refuses_another_estates() {
     ours.registry.warehouse_create("fresh", "p", root, true, &none(), None).await.unwrap();
     let marked = squire_registry::read_marker(root, &none()).await.unwrap();
     assert_eq!(marked, Some(ours.registry.id()));
+    // A place below theirs is theirs, also where nothing marks it; below ours it is ours.
+    for (lake, foreign) in [(&theirs, true), (&ours, false)] {
+        let below = lake.dir.path().join("deep/below");
+        std::fs::create_dir_all(&below).unwrap();
+        let below = below.to_str().unwrap();
+        let made = ours.registry.warehouse_create("below", "p", below, true, &none(), None).await;
+        if foreign {
+            let error = made.unwrap_err();
+            assert!(matches!(&error, Error::OtherEstate { marked, .. } if *marked == theirs.registry.id()), "{error}");
+            assert_eq!(squire_registry::read_marker(below, &none()).await.unwrap(), None);
+        } else {
+            made.unwrap();
+        }
+    }
 }
 
 #[tokio::test]
@@ -183,6 +201,26 @@ async fn a_container_with_contents_refuses_and_names_them() {
     }
     // A refused drop leaves nothing behind that would keep new things out.
     r.namespace_create(&path("sales/eu"), None, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_namespace_does_not_go_from_under_its_tables_in_the_trash() {
+    let lake = Lake::new().await;
+    let r = &lake.registry;
+    r.namespace_create(&path("sales/eu"), None, None).await.unwrap();
+    let uri = lake.table("sales/eu/orders").await;
+    let sales = Subject::Namespace(path("sales"));
+    let keys = [("retention".to_owned(), "90d".to_owned())];
+    let change = PolicyChange { subject: &sales, keys: &keys, reason: None, immediately: false, at: Utc::now() };
+    r.policy_set(&change, &Policy::default(), &Floors::default()).await.unwrap();
+    r.table_drop(&path("sales/eu/orders"), Duration::from_secs(604_800), false, None).await.unwrap();
+    for subject in [Subject::Namespace(path("sales/eu")), sales] {
+        let error = r.container_drop(&subject, false, None).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains("table/sales/eu/orders in the trash"), "{error}");
+    }
+    r.undrop(&Subject::Table(path("sales/eu/orders")), None).await.unwrap();
+    assert_eq!(lake.govern(&uri).await.policy.policy.retention.as_secs(), 90 * 86_400);
 }
 
 #[tokio::test]

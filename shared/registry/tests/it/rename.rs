@@ -131,3 +131,50 @@ async fn a_rename_that_was_cut_off_is_frozen_and_goes_on_or_back() {
         assert_eq!(check(&r.snapshot().await.unwrap()), []);
     }
 }
+
+#[tokio::test]
+async fn a_rename_does_not_leave_a_block_of_the_namespace_behind() {
+    let lake = Lake::new().await;
+    let uri = lake.table("sales/orders").await;
+    let r = &lake.registry;
+    for name in ["other", "sales/eu"] {
+        let warehouse = (!name.contains('/')).then_some("w");
+        r.namespace_create(&path(name), warehouse, None).await.unwrap();
+    }
+    let block =
+        |until| Block { subject: Subject::Namespace(path("sales")), kind: BlockKind::Reader, until, version: Some(2) };
+    r.block_add(block(Some(Utc::now() - chrono::TimeDelta::days(1))), "over").await.unwrap();
+    rename(&lake, "sales/orders", "other/orders", false).await.unwrap();
+    rename(&lake, "other/orders", "sales/orders", false).await.unwrap();
+    let id = r.block_add(block(None), "training reads it").await.unwrap();
+    let before = lake.records("");
+    let error = rename(&lake, "sales/orders", "other/orders", true).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains(&id) && error.to_string().contains("training reads it"), "{error}");
+    assert_eq!(lake.records(""), before, "nothing was written");
+    // Below the same namespace it holds on.
+    rename(&lake, "sales/orders", "sales/eu/orders", false).await.unwrap();
+    assert_eq!(lake.govern(&uri).await.reader_versions().into_iter().collect::<Vec<_>>(), [2]);
+    assert_eq!(rename(&lake, "sales/eu/orders", "other/orders", true).await.unwrap_err().kind(), Kind::Refused);
+    r.block_remove(&id, None).await.unwrap();
+    rename(&lake, "sales/eu/orders", "other/orders", false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rename_that_was_cut_off_does_not_go_on_past_a_block() {
+    let lake = Lake::new().await;
+    let uri = lake.table("sales/orders").await;
+    let r = &lake.registry;
+    r.namespace_create(&path("other"), Some("w"), None).await.unwrap();
+    rename(&lake, "sales/orders", "other/orders", false).await.unwrap();
+    std::fs::remove_dir_all(lake.dir.path().join("_squire/v1/tables/other%2Forders")).unwrap();
+    std::fs::remove_file(lake.records("locations").last().unwrap()).unwrap();
+    std::fs::remove_file(lake.records("trash").last().unwrap()).unwrap();
+    let block =
+        Block { subject: Subject::Namespace(path("sales")), kind: BlockKind::Operator, until: None, version: None };
+    r.block_add(block, "pause").await.unwrap();
+    let error = rename(&lake, "sales/orders", "other/orders", false).await.unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("pause"), "{error}");
+    let snapshot = r.snapshot().await.unwrap();
+    assert_eq!(snapshot.table(&path("sales/orders")).map(|t| t.fields.uri.clone()), Some(uri), "the old name is back");
+}

@@ -130,9 +130,11 @@ async fn undrop_needs_its_namespace_and_something_in_the_trash() {
     let error = r.undrop(&table(), None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error}");
     r.table_drop(&path("sales/orders"), WEEK, false, None).await.unwrap();
-    r.container_drop(&Subject::Namespace(path("sales")), false, None).await.unwrap();
+    let request = squire_registry::DropRequest { grace: WEEK, force: false, cascade: true };
+    let plan = r.drop_plan(&Subject::Namespace(path("sales")), request).await.unwrap();
+    r.drop_apply(&plan, None).await.unwrap();
     let error = r.undrop(&table(), None).await.unwrap_err();
-    assert!(error.to_string().contains("namespace/sales"), "{error}");
+    assert!(error.kind() == Kind::NotFound && error.to_string().contains("namespace/sales"), "{error}");
     // The warehouse stays as long as the trash could bring something back into it.
     let error = r.container_drop(&Subject::Warehouse("w".into()), false, None).await.unwrap_err();
     assert!(error.to_string().contains("table/sales/orders in the trash"), "{error}");
