@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import unittest
 import urllib.parse
 import urllib.request
@@ -293,6 +294,24 @@ class Image(unittest.TestCase):
         members = [p.relative_to(ROOT) for d in ("shared", "services", "tests") for p in (ROOT / d).rglob("Cargo.toml")]
         for manifest in members:
             self.assertIn(f"COPY {manifest} {manifest}\n", self.DOCKERFILE)
+
+    def test_the_layer_of_dependencies_has_a_source_for_every_target(self):
+        defaults = {"bench": "benches", "example": "examples", "test": "tests"}
+        with tempfile.TemporaryDirectory() as tmp:
+            for manifest in [p.relative_to(ROOT) for d in ("shared", "services", "tests") for p in (ROOT / d).rglob("Cargo.toml")]:
+                (pathlib.Path(tmp) / manifest).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / manifest, pathlib.Path(tmp) / manifest)
+            script = str(ROOT / "scripts" / "empty_crates.sh")
+            subprocess.run(["sh", script], cwd=tmp, check=True)
+            for manifest in pathlib.Path(tmp).rglob("Cargo.toml"):
+                read = tomllib.loads(manifest.read_text())
+                for kind, folder in defaults.items():
+                    for target in read.get(kind, []):
+                        path = manifest.parent / target.get("path", f"{folder}/{target['name']}.rs")
+                        self.assertTrue(path.exists(), path)
+                self.assertTrue((manifest.parent / "src" / "lib.rs").exists())
+            subprocess.run(["sh", script, "--remove"], cwd=tmp, check=True)
+            self.assertEqual(list(pathlib.Path(tmp).rglob("*.rs")), [])
 
     @has_binaries
     def test_the_programs_need_only_libraries_that_it_carries(self):
