@@ -50,7 +50,8 @@ def needs(what, there):
 
 has_helm = needs("helm is not here", shutil.which(HELM))
 has_promtool = needs("promtool is not here", shutil.which("promtool"))
-has_prometheus = needs("prometheus or the built programs are not here", shutil.which("prometheus") and (BIN / DAEMONS[0]).exists())
+NATS = pathlib.Path(sys.executable).parent / "nats-server"
+has_prometheus = needs("prometheus, nats-server or the built programs are not here", shutil.which("prometheus") and NATS.exists() and (BIN / DAEMONS[0]).exists())
 has_binaries = needs("the built programs are not here (TEST_BIN)", (BIN / DAEMONS[0]).exists() and shutil.which(HELM))
 has_models = needs("the schemas of other people's resources are not here", os.path.isdir(f"{NODE_PATH}/@kubernetes-models/keda") and shutil.which("node"))
 
@@ -355,7 +356,7 @@ ON_OCCURRENCE = {"lance_object_store_throttle_total": {"status", "base"}, "lance
 
 @has_prometheus
 class Live(unittest.TestCase):
-    """A real Prometheus scrapes a real daemon on a real S3 server; every query is asked of it."""
+    """A real Prometheus scrapes a running fleet (real NATS, real S3); every query is asked of it."""
 
     @classmethod
     def setUpClass(cls):
@@ -368,19 +369,35 @@ class Live(unittest.TestCase):
         cls.stack.append(s3)
         options = json.loads(s3.stdout.readline())["options"]
         storage = "".join(f"{k} = {json.dumps(v)}\n" for k, v in options.items())
-        port, prometheus_port = free(), free()
+        nats, prometheus_port = free(), free()
         config = tmp / "squire.toml"
-        config.write_text('[estate]\nroots = ["s3://lake"]\n[schedule]\nmaintenance = "*/2 * * * * *"\n[storage]\n' + storage + f'[http]\nlisten = "127.0.0.1:{port}"\n[registry]\nroot = "{tmp}/registry"\n')
+        config.write_text(
+            '[estate]\nroots = ["s3://lake"]\n[schedule]\nmaintenance = "*/2 * * * * *"\nreconcile = "*/3 * * * * *"\n'
+            f'[bus]\nkind = "nats"\nurl = "nats://127.0.0.1:{nats}"\n[registry]\nroot = "{tmp}/registry"\n[storage]\n{storage}'
+        )
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SQUIRE_")}
         subprocess.run([BIN / "squire-registry", "init", str(tmp / "registry"), "--name", "default"], check=True, capture_output=True, env=environment)
         cls.log = open(tmp / "serve.log", "w")
-        cls.stack.append(subprocess.Popen([BIN / DAEMONS[0], "serve", "--config", config, "--log-format", "json"], stdout=cls.log, stderr=cls.log, env=environment))
-        scrape = {"global": {"scrape_interval": "1s"}, "scrape_configs": [{"job_name": "squire", "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": "lake"}}]}]}
-        (tmp / "prometheus.yml").write_text(yaml.safe_dump(scrape))
-        cls.stack.append(subprocess.Popen(["prometheus", f"--config.file={tmp}/prometheus.yml", f"--storage.tsdb.path={tmp}/tsdb", f"--web.listen-address=127.0.0.1:{prometheus_port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+        def start(*command, **more):
+            cls.stack.append(subprocess.Popen(command, stdout=cls.log, stderr=cls.log, env={**environment, **more}))
+
+        start(NATS, "-js", "-sd", tmp / "nats", "-a", "127.0.0.1", "-p", str(nats))
+        wait_for("NATS", lambda: socket.create_connection(("127.0.0.1", nats), timeout=1).close() is None)
+        # As the chart has them: two replicas of the first, one of the others, each Service a job of its own.
+        jobs = {}
+        for program in (DAEMONS[0], *DAEMONS):
+            listen = f"127.0.0.1:{free()}"
+            start(BIN / program, "serve", "--config", config, "--log-format", "json", SQUIRE_HTTP__LISTEN=listen)
+            jobs.setdefault(program, []).append(listen)
+        scrape = [{"job_name": job, "static_configs": [{"targets": targets, "labels": {"namespace": "lake"}}]} for job, targets in jobs.items()]
+        (tmp / "prometheus.yml").write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": scrape}))
+        start("prometheus", f"--config.file={tmp}/prometheus.yml", f"--storage.tsdb.path={tmp}/tsdb", f"--web.listen-address=127.0.0.1:{prometheus_port}")
         cls.url = f"http://127.0.0.1:{prometheus_port}/api/v1"
         try:
-            wait_for("a sweep that Prometheus saw", lambda: cls.ask('squire_last_success_timestamp_seconds{task="maintenance"} > 0') and cls.ask("lance_object_store_requests_total"))
+            for task in ("maintenance", "reconcile"):
+                wait_for(f"a success of {task} that Prometheus saw", lambda: cls.ask(f'squire_last_success_timestamp_seconds{{task="{task}"}} > 0'))
+            wait_for("four daemons", lambda: len(cls.ask("squire_build_info")) == 4)
         except AssertionError as error:
             log = (tmp / "serve.log").read_text()[-2000:]
             cls.tearDownClass()
@@ -447,7 +464,7 @@ class Live(unittest.TestCase):
             self.assertTrue(self.known("squire_no_such_metric"))
 
     def test_a_healthy_fleet_pages_nobody(self):
-        for file in ("maintenance.yaml",):
+        for file in ("maintenance.yaml", "reconcile.yaml"):
             for group in yaml.safe_load((CHART / "alerts" / file).read_text())["groups"]:
                 for rule in group["rules"]:
                     if rule["labels"]["severity"] == "page":

@@ -59,6 +59,6 @@ fn sixty_datasets_are_counted_in_each_of_six_sweeps_and_memory_stays() {
 
 #[test]
 #[ignore = "some minutes; part of `make test-long`"]
-fn five_hundred_datasets_are_counted_in_each_of_twenty_sweeps_and_memory_stays() {
-    sweeps("five_hundred_datasets_are_counted_in_each_of_twenty_sweeps_and_memory_stays", 500, 20);
+fn five_hundred_datasets_are_counted_in_each_of_ten_sweeps_and_memory_stays() {
+    sweeps("five_hundred_datasets_are_counted_in_each_of_ten_sweeps_and_memory_stays", 500, 10);
 }
