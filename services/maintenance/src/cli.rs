@@ -63,10 +63,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let config: Loaded<Policy, Floors> = common.loader(PORT).load()?;
     telemetry::init(&common, audience, &config.config.tracing, "squire-maintenance")?;
     let metrics = Metrics::install();
-    let counted = metrics.clone();
-    squire_registry::observe_requests(move |bucket, operation, code| {
-        counted.http_requests.with_label_values(&[bucket, operation, code]).inc();
-    });
+    squire_registry::observe_requests(metrics.request_counter());
     config
         .config
         .policy

@@ -90,6 +90,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let loaded = cli.common.loader::<Policy, Floors>(PORT).validate(problems).load()?;
     telemetry::init(&cli.common, audience, &loaded.config.tracing, "squire-reconcile")?;
     let metrics = Metrics::install();
+    squire_registry::observe_requests(metrics.request_counter());
     if cli.common.check_config {
         cli::print_stdout(&loaded.checked_text())?;
         return Ok(Exit::Ok);

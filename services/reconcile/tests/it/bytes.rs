@@ -185,4 +185,6 @@ fn the_classes_sum_to_the_bucket() {
     assert_eq!(exported as u64, stored, "the gauges sum to the bucket, too");
     let held = text.lines().any(|l| l.starts_with("squire_held_bytes{reason=\"tag\"}") && !l.ends_with(" 0"));
     assert!(held, "{text}");
+    let requests = |l: &&str| l.starts_with("squire_object_store_http_requests_total{bucket=\"s3://lake\"");
+    assert!(text.lines().any(|l| requests(&l)), "the registry's requests are counted: {text}");
 }

@@ -221,6 +221,12 @@ impl Metrics {
         self.0.fleet_shown.store(false, Ordering::SeqCst);
     }
 
+    /// What counts an HTTP request into `squire_object_store_http_requests_total`, from its bucket, operation and answer.
+    pub fn request_counter(&self) -> impl Fn(&str, &str, &str) + Send + Sync + 'static {
+        let counter = self.http_requests.clone();
+        move |bucket, operation, code| counter.with_label_values(&[bucket, operation, code]).inc()
+    }
+
     /// Sets `squire_mode`.
     pub fn set_mode(&self, mode: Mode) {
         for m in Mode::VARIANTS {
