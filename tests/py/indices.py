@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tables to build indices on, and what pylance makes of the indices afterwards.
 
-usage: indices.py write DIR [ROWS]         a table with a column for every kind of index, in four fragments
+usage: indices.py write DIR [ROWS [N]]     a table with a column for every kind of index, in four fragments or N
        indices.py check DIR NAME...        these indices against a scan of the same version; all rows covered
        indices.py append DIR ROWS START    rows with these ids
        indices.py compact DIR              compacts it, as any other program would
@@ -46,9 +46,9 @@ def rows(n, start):
     return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 
-def write(path, n=2000):
-    part = n // 4
-    for k in range(4):
+def write(path, n=2000, fragments=4):
+    part = n // fragments
+    for k in range(fragments):
         lance.write_dataset(rows(part, k * part), path, mode="create" if k == 0 else "append")
 
 

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use futures::future::BoxFuture;
-use squire_lake::build::{self, OnProgress, Work};
+use squire_lake::build::{self, Definition, OnProgress, Work};
 use squire_lake::commit::Handle;
 use squire_lake::handle::Place;
+use squire_lake::index::State;
+use squire_lake::look::Look;
 use squire_lake::stamp::Stamper;
 use squire_lake::{Kind, verify};
 use squire_registry::{
@@ -23,7 +25,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::estate::Estate;
-use crate::plan::{self, Plan};
+use crate::plan::{self, Landed, Plan};
 use crate::report::{End, Outcome};
 
 mod segments;
@@ -256,7 +258,7 @@ async fn built(
                 segments,
                 ..Outcome::of(End::Built)
             };
-            let outcome = asked(tools, plan, place, &landed.dataset, outcome).await;
+            let outcome = asked(tools, &plan.definition, &plan.look, place, &landed.dataset, outcome).await;
             let verified = outcome.check.is_some();
             let commit = Commit { step: CommitStep::Build, version: landed.version, at: Utc::now(), verified };
             (ended(plan, outcome), vec![commit], 0)
@@ -311,27 +313,51 @@ async fn may_commit(tools: &Tools, plan: &Plan, held: &Held) -> Result<(), Outco
     Err(Outcome::failed(Kind::Transient, "the claim on the table ran out before the commit; nothing was committed"))
 }
 
-/// Asks the index that was just committed.
-async fn asked(tools: &Tools, plan: &Plan, place: &Place, dataset: &Arc<Handle>, outcome: Outcome) -> Outcome {
+/// Asks an index that an earlier attempt of this job committed: its worker ended before anybody was told, and perhaps before
+/// it had asked. Writes nothing to the dataset.
+pub async fn finished(tools: &Tools, landed: Landed) -> Outcome {
+    let Landed { definition, look, index, version } = landed;
+    let uri = look.uri.clone();
+    let outcome = match (tools.estate.lake.place(&uri).await, look.dataset.clone()) {
+        (Err(e), _) => Outcome::failed(e.kind(), e.to_string()),
+        (_, None) => Outcome::failed(Kind::Open, "the table could not be opened"),
+        (Ok(place), Some(dataset)) => {
+            let end = if index.state == State::Untrained { End::Untrained } else { End::Built };
+            let outcome = Outcome { version: Some(version), bytes: index.bytes(), ..Outcome::of(end) };
+            asked(tools, &definition, &look, &place, &dataset, outcome).await
+        }
+    };
+    Outcome { uri: Some(uri), definition: Some(definition), ..outcome }
+}
+
+/// Asks an index that is committed.
+async fn asked(
+    tools: &Tools,
+    definition: &Definition,
+    look: &Look,
+    place: &Place,
+    dataset: &Arc<Handle>,
+    outcome: Outcome,
+) -> Outcome {
     let mut outcome = outcome;
-    let head = squire_lake::look::head_of(place, dataset, &plan.look.listing).await;
+    let head = squire_lake::look::head_of(place, dataset, &look.listing).await;
     let info = match head {
-        Ok((_, _, indices)) => indices.into_iter().find(|i| i.name == plan.definition.name),
+        Ok((_, _, indices)) => indices.into_iter().find(|i| i.name == definition.name),
         Err(e) => return Outcome { end: End::Failed(e.kind(), e.to_string()), ..outcome },
     };
     let Some(info) = info else {
-        let why = format!("{} was committed, and the version does not have it", plan.definition.says());
+        let why = format!("{} was committed, and the version does not have it", definition.says());
         return Outcome { end: End::Failed(Kind::Bug, why), ..outcome };
     };
     outcome.index = Some(info.clone());
     if outcome.end == End::Untrained {
         return outcome;
     }
-    match verify::built(&tools.estate.lake, dataset, &info, &plan.definition.params).await {
+    match verify::built(&tools.estate.lake, dataset, &info, &definition.params).await {
         Ok(check) => Outcome { check, ..outcome },
         Err(e) => {
             if e.kind() == Kind::Verify {
-                block(tools, &plan.look.uri, &e.to_string()).await;
+                block(tools, &look.uri, &e.to_string()).await;
             }
             Outcome { end: End::Failed(e.kind(), e.to_string()), ..outcome }
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::Utc;
 use futures::FutureExt as _;
 use squire_lake::build::{self as lake_build, OnProgress, Progress};
+use squire_lake::index::IndexInfo;
 use squire_lake::look::{Looked, look};
 use squire_lake::{Kind, contain};
 use squire_registry::{Error, Job, JobState, Subject};
@@ -173,18 +174,15 @@ async fn once(tools: &Tools, ask: &Ask) -> Applied {
         Err(outcome) => return ended(*outcome),
     };
     let (uri, decision) = decided;
-    let (end, definition, index, version) = match decision {
+    let (end, definition, index) = match decision {
         Decision::Build(plan) => return Box::pin(apply::apply(tools, &plan)).await,
-        Decision::Refused(refused) => (End::Refused(refused), None, None, None),
-        Decision::Present(definition, info, version) => {
-            // An earlier attempt of this very job: its answer is what was built.
-            let end = if version.is_some() { End::Built } else { End::Present };
-            (end, Some(definition), Some(*info), version)
-        }
-        Decision::Untrained(definition, info) => (End::Untrained, Some(definition), Some(*info), None),
+        Decision::Landed(landed) => return ended(Box::pin(apply::finished(tools, *landed)).await),
+        Decision::Refused(refused) => (End::Refused(refused), None, None),
+        Decision::Present(definition, info) => (End::Present, Some(definition), Some(*info)),
+        Decision::Untrained(definition, info) => (End::Untrained, Some(definition), Some(*info)),
     };
-    let bytes = index.as_ref().map_or(0, |i| i.segments.iter().map(|s| s.bytes).sum());
-    ended(Outcome { uri: Some(uri), definition, index, version, bytes, ..Outcome::of(end) })
+    let bytes = index.as_ref().map_or(0, IndexInfo::bytes);
+    ended(Outcome { uri: Some(uri), definition, index, bytes, ..Outcome::of(end) })
 }
 
 /// Looks at the table, unless the registry alone forbids it: then no storage is touched.

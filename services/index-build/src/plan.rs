@@ -56,12 +56,26 @@ impl From<Refusal> for Refused {
     }
 }
 
+/// A build that an earlier attempt of the same run committed.
+pub struct Landed {
+    /// The index.
+    pub definition: Definition,
+    /// The table as it was looked at.
+    pub look: Arc<Look>,
+    /// The index as it stands.
+    pub index: IndexInfo,
+    /// The version that the commit made.
+    pub version: u64,
+}
+
 /// What is to be done.
 pub enum Decision {
     /// Build.
     Build(Box<Plan>),
-    /// An index of this definition covers every row, or this run has built it: nothing to do.
-    Present(Definition, Box<IndexInfo>, Option<u64>),
+    /// An index of this definition covers every row: nothing to do.
+    Present(Definition, Box<IndexInfo>),
+    /// This run committed it in an earlier attempt that ended before anybody was told: it is asked, and told.
+    Landed(Box<Landed>),
     /// An index of this definition waits for enough rows, and still has to.
     Untrained(Definition, Box<IndexInfo>),
     /// A rule forbids it.
@@ -129,12 +143,12 @@ pub async fn decide(
     };
     let mine = build::landed_before(&look, run);
     let there = look.indices.iter().find(|i| i.name == definition.name).cloned();
-    if let (Some(version), Some(info)) = (mine, there) {
-        return Decision::Present(definition, Box::new(info), Some(version));
+    if let (Some(version), Some(index)) = (mine, there) {
+        return Decision::Landed(Box::new(Landed { definition, look, index, version }));
     }
     let replaces = match build::standing(&look, &definition, ask.spec.replace).await {
         Ok(Standing::Free) => false,
-        Ok(Standing::Covers(info)) => return Decision::Present(definition, Box::new(info), None),
+        Ok(Standing::Covers(info)) => return Decision::Present(definition, Box::new(info)),
         Ok(Standing::Untrained(info)) => return Decision::Untrained(definition, Box::new(info)),
         Ok(Standing::Outdated(_)) => true,
         Err(refusal) => return Decision::Refused(refusal.into()),

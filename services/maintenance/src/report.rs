@@ -127,7 +127,17 @@ fn writers(look: &Look) -> Vec<WriterInfo> {
 
 fn before(seen: &Seen<'_>) -> DatasetState {
     let look = seen.look;
-    state(look.version(), &look.fragments, &look.indices, look.listing.bytes(), look.versions().len() as u64)
+    let versions = look.versions().len() as u64;
+    let state = state(look.version(), &look.fragments, &look.indices, look.listing.bytes(), versions);
+    with_required(seen, state)
+}
+
+/// Beside the indices that are there those that the policy requires and the table lacks. No pass makes one.
+fn with_required(seen: &Seen<'_>, mut state: DatasetState) -> DatasetState {
+    let required = &seen.governance.policy.policy.required_indices;
+    let missing = squire_lake::index::missing_states(&seen.look.indices, required, state.rows);
+    state.indices.extend(missing.iter().map(index_status));
+    state
 }
 
 fn state(version: u64, fragments: &[FragmentInfo], indices: &[IndexInfo], bytes: u64, versions: u64) -> DatasetState {
@@ -169,13 +179,8 @@ fn after(seen: &Seen<'_>, applied: Option<&Applied>, skip: Option<&Skip>) -> Opt
                 return Some(DatasetState { bytes, versions: before.versions.saturating_sub(removed), ..before });
             };
             let made = now.version.saturating_sub(before.version);
-            Some(state(
-                now.version,
-                &now.fragments,
-                &now.indices,
-                bytes,
-                (before.versions + made).saturating_sub(removed),
-            ))
+            let versions = (before.versions + made).saturating_sub(removed);
+            Some(with_required(seen, state(now.version, &now.fragments, &now.indices, bytes, versions)))
         }
     }
 }
@@ -190,7 +195,7 @@ fn predicted(seen: &Seen<'_>, before: DatasetState) -> DatasetState {
         version: before.version + commits,
         bytes: (before.bytes + plan.predicted.rewritten_bytes).saturating_sub(plan.removal.bytes()),
         versions: (before.versions + commits).saturating_sub(removed),
-        ..state(0, &end.fragments, &end.indices, 0, 0)
+        ..with_required(seen, state(0, &end.fragments, &end.indices, 0, 0))
     }
 }
 

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use squire_lake::classes::{Class, Classed};
 use squire_lake::damage::{Damage, ranges};
 use squire_lake::examine::Examined;
-use squire_lake::index::{IndexInfo, State};
+use squire_lake::index::State;
 use squire_lake::look::{FragmentInfo, Look, ManifestInfo};
 use squire_lake::refs::{KeepSet, Target};
 use squire_lake::{retention, uri};
@@ -153,12 +153,9 @@ fn of_indices(look: &Look, governance: &Governance, target_bytes: u64) -> Vec<Fi
             _ => {}
         }
     }
-    for required in &governance.policy.policy.required_indices {
-        let same = |i: &&IndexInfo| i.columns == required.columns && i.kind.eq_ignore_ascii_case(&required.kind);
-        if look.indices.iter().find(same).is_none() {
-            let columns = required.columns.join(", ");
-            add(FindingKind::IndexMissing, format!("the policy requires {} on {columns}", required.kind));
-        }
+    for required in squire_lake::index::missing(&look.indices, &governance.policy.policy.required_indices) {
+        let columns = required.columns.join(", ");
+        add(FindingKind::IndexMissing, format!("the policy requires {} on {columns}", required.kind));
     }
     let parted = parted(look, target_bytes);
     if parted > 0 {

@@ -151,14 +151,16 @@ fn described(scope: &Scope, look: &Look, governance: &Governance) -> Dataset {
     out.layout = serde_json::to_value(layout).and_then(serde_json::from_value).unwrap_or(Layout::None);
     out.authority = look.authority.as_str().parse().unwrap_or(Authority::Unknown);
     out.writers = writers(look);
+    let rows = look.fragments.iter().map(FragmentInfo::rows).sum();
+    let missing = squire_lake::index::missing_states(&look.indices, &governance.policy.policy.required_indices, rows);
     out.before = Some(DatasetState {
         version: look.version(),
         fragments: look.fragments.len() as u64,
-        rows: look.fragments.iter().map(FragmentInfo::rows).sum(),
+        rows,
         deleted_rows: look.fragments.iter().map(|f| f.deleted_rows).sum(),
         bytes: look.listing.bytes(),
         versions: look.versions().len() as u64,
-        indices: look.indices.iter().map(index_status).collect(),
+        indices: look.indices.iter().chain(&missing).map(index_status).collect(),
     });
     out
 }

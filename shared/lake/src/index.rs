@@ -149,6 +149,22 @@ pub fn missing<'a>(present: &[IndexInfo], required: &'a [RequiredIndex]) -> Vec<
     required.iter().filter(|r| !present.iter().any(|index| is(index, r))).collect()
 }
 
+/// What a policy requires and the table lacks, as reports show it beside what is there: state `missing`, the name that it would
+/// be built with, no segment, and all of the table's `rows` outside of it.
+pub fn missing_states(present: &[IndexInfo], required: &[RequiredIndex], rows: u64) -> Vec<IndexInfo> {
+    let state = |r: &RequiredIndex| IndexInfo {
+        name: format!("{}_idx", r.columns.join(".")),
+        kind: IndexKind::parse(&r.kind).map_or_else(|_| r.kind.clone(), |k| k.as_str().to_string()),
+        columns: r.columns.clone(),
+        segments: Vec::new(),
+        indexed_rows: 0,
+        unindexed_rows: rows,
+        state: State::Missing,
+        detail: Some("the policy requires it, and the table does not have it".into()),
+    };
+    missing(present, required).into_iter().map(state).collect()
+}
+
 /// Whether the name is one of Lance's own bookkeeping indices.
 pub fn is_system(name: &str) -> bool {
     name.starts_with("__lance_")

@@ -124,7 +124,7 @@ pub(super) async fn run(context: Context, verb: Jobs) -> anyhow::Result<Exit> {
                 false => estate.registry.job(&id).await.map_err(failure)?,
             };
             context.emit(&shown(&job), &serde_json::to_value(&job)?)?;
-            Ok(Exit::Ok)
+            Ok(if watch { exit(&job) } else { Exit::Ok })
         }
         Jobs::Cancel { id } => {
             let job = estate.registry.job_cancel(&id).await.map_err(failure)?;

@@ -18,7 +18,7 @@ use crate::ask::Ask;
 use crate::build;
 use crate::report::{End, Outcome};
 
-/// After somebody else's claim.
+/// After somebody else's claim, at most.
 const CLAIMED: Duration = Duration::from_secs(15);
 /// The first delay after a failure that may pass; doubled with every attempt.
 const RETRY: Duration = Duration::from_secs(5);
@@ -111,7 +111,7 @@ async fn build_one(daemon: &Arc<Daemon>, message: &IndexBuild, delivery: Deliver
     drop(alive);
     match &outcome.end {
         End::Built | End::Present | End::Untrained => delivery.ack().await,
-        End::Claimed(_) => delivery.hand_back(CLAIMED).await,
+        End::Claimed(_) => delivery.hand_back(CLAIMED.min(daemon.bench.estate.config().grace.claim_ttl / 2)).await,
         End::Stopped(false) => delivery.hand_back(Duration::from_secs(1)).await,
         End::Stopped(true) => delivery.refuse().await,
         End::Refused(_) if passes => delivery.retry(back_off(attempts)).await,

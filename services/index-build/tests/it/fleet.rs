@@ -6,26 +6,26 @@ use serde_json::Value;
 use squire_registry::JobState;
 use squire_test_support::Nats;
 
-use crate::common::{Here, Replica, stderr, stdout, wait};
+use crate::common::{Here, Replica, python, script, stderr, stdout, wait};
 
-struct Fleet {
-    here: Here,
-    nats: Nats,
+pub(crate) struct Fleet {
+    pub(crate) here: Here,
+    pub(crate) nats: Nats,
 }
 
 impl Fleet {
-    async fn new(test: &str, fragments: i64, rows: usize) -> Option<Self> {
+    pub(crate) async fn new(test: &str, fragments: i64, rows: usize) -> Option<Self> {
         let nats = Nats::start(test)?;
         Some(Self { here: Here::with_table(fragments, rows).await, nats })
     }
 
-    fn command(&self, more: &[&str]) -> std::process::Command {
+    pub(crate) fn command(&self, more: &[&str]) -> std::process::Command {
         let mut command = self.here.command();
         command.args(["--set", "bus.kind=nats", "--set", &format!("bus.url={}", self.nats.url())]).args(more);
         command
     }
 
-    fn replica(&self, n: u32, more: &[&str]) -> Replica {
+    pub(crate) fn replica(&self, n: u32, more: &[&str]) -> Replica {
         // All of them after the verb: clap lets those before it go.
         let mut command = self.here.command();
         command.args(["serve", "--set", "bus.kind=nats", "--set", &format!("bus.url={}", self.nats.url())]).args(more);
@@ -33,13 +33,13 @@ impl Fleet {
     }
 
     #[track_caller]
-    fn said(&self, args: &[&str]) -> Value {
+    pub(crate) fn said(&self, args: &[&str]) -> Value {
         let out = self.command(&["-o", "json"]).args(args).output().unwrap();
         serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {}", told(&out)))
     }
 }
 
-fn told(out: &Output) -> String {
+pub(crate) fn told(out: &Output) -> String {
     format!("{} {}{}", out.status, stdout(out), stderr(out))
 }
 
@@ -90,39 +90,59 @@ async fn a_queued_job_is_taken_back() {
     assert_eq!(next["state"], "built", "{next:#}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_table_above_the_limit_is_built_in_segments_by_all_replicas() {
-    let test = "a_table_above_the_limit_is_built_in_segments_by_all_replicas";
-    let Some(fleet) = Fleet::new(test, 6, 300).await else { return };
-    let small = ["--set", "limits.distribute_above=30KiB"];
-    let _one = fleet.replica(0, &small);
-    let _two = fleet.replica(1, &small);
-    for (column, index_type, segments) in [
-        ("id", "BTREE", 1),
-        ("kind", "BITMAP", 1),
-        ("body", "INVERTED", 1),
-        ("vector", "IVF_PQ", 1),
-        ("vector", "IVF_FLAT", 1),
-    ] {
-        let name = format!("{index_type}_ix");
-        let done = fleet.said(&[
-            "submit",
-            "table/sales/t",
-            "--columns",
-            column,
-            "--type",
-            index_type,
-            "--name",
-            &name,
-            "--wait=2m",
-        ]);
+/// Builds these by two replicas that share every build, and asks pylance: each answers as a scan does.
+#[track_caller]
+fn shared(fleet: &Fleet, python: &str, above: &str, builds: &[(&str, &str, &str)]) {
+    let above = format!("limits.distribute_above={above}");
+    let _one = fleet.replica(0, &["--set", &above]);
+    let _two = fleet.replica(1, &["--set", &above]);
+    let path = fleet.here.table_path();
+    for (column, index_type, params) in builds {
+        let name = format!("{column}_{index_type}");
+        let what = ["submit", "table/sales/t", "--columns", column, "--type", index_type, "--name", &name];
+        let done = fleet.said(&[&what[..], &["--params", params, "--replace", "--wait=2m"]].concat());
         assert_eq!(done["state"], "built", "{index_type}: {done:#}");
-        assert_eq!(done["result"]["indexed_rows"], 1800, "{done:#}");
-        let look = fleet.here.look().await;
-        let info = look.indices.iter().find(|i| i.name == name).unwrap();
-        assert!(info.segments.len() >= segments && info.segments.len() <= 2, "{info:?}");
+        assert_eq!((&done["result"]["indexed_rows"], &done["result"]["unindexed_rows"]), (&2400.into(), &0.into()));
+        script(python, &["check", path.to_str().unwrap(), &name]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_that_is_built_in_segments_answers_as_a_scan_does() {
+    let test = "every_type_that_is_built_in_segments_answers_as_a_scan_does";
+    let (Some(python), Some(nats)) = (python(test), Nats::start(test)) else { return };
+    let fleet = Fleet { here: Here::new().await, nats };
+    let path = fleet.here.table_path();
+    script(&python, &["write", path.to_str().unwrap(), "2400", "5"]);
+    fleet.here.register("t").await;
+    let scalars = [
+        ("id", "BTREE", "{}"),
+        ("kind", "BITMAP", "{}"),
+        ("labels", "LABEL_LIST", "{}"),
+        ("price", "ZONEMAP", r#"{"rows_per_zone": 50}"#),
+        ("dash-ed", "BLOOMFILTER", r#"{"probability": 0.01}"#),
+        ("body", "NGRAM", "{}"),
+    ];
+    // Five segments are merged into one before the commit, and so are vectors and full text however few they are.
+    shared(&fleet, &python, "1KiB", &scalars);
+    let words = r#"{"base_tokenizer": "whitespace", "stem": false, "remove_stop_words": false}"#;
+    let others = [
+        ("body", "INVERTED", words),
+        ("vector", "IVF_PQ", r#"{"num_sub_vectors": 8, "num_partitions": 2, "max_iters": 10}"#),
+        ("vector", "IVF_FLAT", r#"{"num_partitions": 2}"#),
+    ];
+    shared(&fleet, &python, "1KiB", &others);
+    for index in fleet.here.look().await.indices {
+        assert_eq!(index.segments.len(), 1, "{index:?}");
+    }
+    // Two segments are committed as they are.
+    let bytes: u64 = fleet.here.look().await.fragments.iter().map(|f| f.bytes).sum();
+    shared(&fleet, &python, &format!("{}B", bytes * 2 / 3), &scalars);
+    for index in fleet.here.look().await.indices.iter().filter(|i| scalars.iter().any(|s| i.kind == s.1)) {
+        assert_eq!(index.segments.len(), 2, "{index:?}");
     }
     let (jobs, _) = fleet.here.registry.jobs().await.unwrap();
+    assert_eq!(jobs.len(), 15);
     for job in jobs {
         let stored = fleet.here.registry.work_list(job.run, &fleet.here.uri()).await.unwrap();
         assert!(stored.len() >= 3, "a plan and two segments at least: {stored:?}");

@@ -28,3 +28,32 @@ async fn every_state_is_told_apart() {
     }
     assert_eq!(states(&here.look().await)[1].1, State::Unreadable);
 }
+
+/// Runs the command by a Python that waits for it; bytes of its peak of resident memory.
+fn peak(python: &str, command: &std::process::Command) -> u64 {
+    let wait = "import resource, subprocess, sys\n\
+        sys.stderr.write(subprocess.run(sys.argv[1:], check=True, capture_output=True, text=True).stderr)\n\
+        print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)";
+    let mut child = std::process::Command::new(python);
+    child.args(["-c", wait]).arg(command.get_program()).args(command.get_args());
+    let out = child.current_dir(command.get_current_dir().unwrap()).output().unwrap();
+    assert!(out.status.success(), "{}", crate::common::stderr(&out));
+    crate::common::stdout(&out).trim().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_builds_memory_stays_within_half_again_of_its_estimate() {
+    let Some(python) = crate::common::python("a_builds_memory_stays_within_half_again_of_its_estimate") else { return };
+    let here = Here::with_table(4, 25_000).await;
+    for (column, index_type) in [("id", "BTREE"), ("kind", "BITMAP"), ("body", "INVERTED"), ("vector", "IVF_SQ")] {
+        let mut command = here.command();
+        let report = format!("{index_type}.json");
+        command.args(["build", "table/sales/t", "--columns", column, "--type", index_type, "--name", index_type]);
+        command.args(["--json", &report]);
+        let peak = peak(&python, &command);
+        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(here.path(&report)).unwrap()).unwrap();
+        let estimate = report["estimated_memory_bytes"].as_u64().unwrap();
+        assert!(peak > 16 << 20, "{index_type}: {peak} bytes are those of another process");
+        assert!(peak * 2 <= estimate * 3, "{index_type}: {peak} bytes at the peak, {estimate} estimated");
+    }
+}

@@ -1,110 +1,12 @@
 //! Killed at each stage, on a real S3 server behind a proxy: the table stays whole, the next attempt converges, and what is left
 //! over is told.
 
-use std::collections::HashMap;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use serde_json::Value;
+use squire_lake::oracle::Leftovers;
+use squire_registry::JobState;
+use squire_test_support::{Action, Server, gated, kind, on_nth_of_kind};
 
-use serde_json::{Value, json};
-use squire_lake::Lake;
-use squire_lake::look::{Look, Looked};
-use squire_lake::oracle::{self, Leftovers};
-use squire_registry::{Actor, JobState, NewTable, Registry, StorageOptions};
-use squire_test_support::{Action, Proxy, Server, gated, kind, on_nth_of_kind};
-
-/// A registered table on S3, and the command that reaches it through a proxy.
-struct OnS3 {
-    server: &'static Server,
-    proxy: Proxy,
-    prefix: String,
-    dir: tempfile::TempDir,
-    registry: Registry,
-    lake: Lake,
-}
-
-impl OnS3 {
-    async fn new(server: &'static Server) -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let prefix = format!("ix-{}", NEXT.fetch_add(1, Ordering::SeqCst));
-        let proxy = Proxy::start(server.endpoint());
-        let dir = tempfile::tempdir().unwrap();
-        let root = format!("s3://lake/{prefix}");
-        let config = format!("{}[registry]\nroot = \"{root}/_squire\"\n", server.storage(Some(&proxy.endpoint())));
-        std::fs::write(dir.path().join("squire.toml"), config).unwrap();
-        let options: StorageOptions = server.options().clone().into_iter().collect();
-        let registry = Registry::init(&format!("{root}/_squire"), &options, "test", Actor::current()).await.unwrap();
-        registry.project_create("p", None).await.unwrap();
-        registry.warehouse_create("w", "p", &root, true, &options, None).await.unwrap();
-        registry.namespace_create(&["sales".to_owned()], Some("w"), None).await.unwrap();
-        let uri = format!("{root}/t.lance");
-        tokio::task::spawn_blocking(move || server.pylance("write", &uri, json!({ "appends": 3 }))).await.unwrap();
-        let path = vec!["sales".to_owned(), "t".to_owned()];
-        let new = NewTable { path, location: "t.lance".into(), tier: None, labels: vec![], declare: false };
-        registry.table_create(new, &options, None).await.unwrap();
-        let for_lake: HashMap<String, String> = server.options().clone().into_iter().collect();
-        let lake = Lake::new(Arc::new(move |_: &str| for_lake.clone()), 256 << 20);
-        Self { server, proxy, prefix, dir, registry, lake }
-    }
-
-    fn uri(&self) -> String {
-        format!("s3://lake/{}/t.lance", self.prefix)
-    }
-
-    fn start(&self) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_squire-index-build"));
-        for (name, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("SQUIRE_")) {
-            command.env_remove(name);
-        }
-        let file = |name: &str| std::fs::File::create(self.dir.path().join(name)).unwrap();
-        command.current_dir(self.dir.path());
-        command.args(["build", "table/sales/t", "--columns", "id", "--type", "BTREE", "-o", "json"]);
-        let child = command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).spawn().unwrap();
-        self.proxy.client_is(child.id());
-        child
-    }
-
-    fn said(&self, name: &str) -> String {
-        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
-    }
-
-    /// Waits for the end; the exit code, or the signal's number, negative.
-    #[track_caller]
-    fn end(&self, mut child: Child) -> i32 {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                return status.code().unwrap_or_else(|| -status.signal().unwrap_or(0));
-            }
-            if Instant::now() > deadline {
-                let _ = child.kill();
-                let _ = child.wait();
-                panic!("it did not end: {}", self.said("err"));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    async fn look(&self) -> Look {
-        match squire_lake::look::look(&self.lake, &self.uri(), chrono::Utc::now()).await.unwrap() {
-            Looked::Dataset(look) => *look,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Nothing is missing, and what nobody names is explained.
-    async fn whole(&self, leftovers: Leftovers, what: &str) {
-        let lines: Vec<String> =
-            oracle::check(&self.lake, &self.uri(), leftovers).await.iter().map(ToString::to_string).collect();
-        assert!(lines.is_empty(), "{what}: {lines:#?}");
-        let uri = self.uri();
-        let server = self.server;
-        let read = tokio::task::spawn_blocking(move || server.pylance("read", &uri, Value::Null)).await.unwrap();
-        assert!(read["rows"].as_u64() > Some(0), "{what}: {read}");
-    }
-}
+use crate::on_s3::OnS3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_killed_at_any_kind_of_write_loses_nothing_and_the_next_one_converges() {

@@ -4,10 +4,13 @@
 
 mod commands;
 mod common;
+mod dead;
 mod fleet;
 mod health;
 mod hostile;
 mod kills;
+mod on_s3;
 mod once;
+mod redelivered;
 mod refusals;
 mod types;

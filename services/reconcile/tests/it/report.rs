@@ -245,6 +245,11 @@ async fn what_the_policy_and_the_manifests_say_is_found() {
     let row = &whole["datasets"][0];
     let index = &row["before"]["indices"][0];
     assert_eq!((&index["state"], &index["unindexed_rows"]), (&"lagging".into(), &10.into()));
+    let lacks = &row["before"]["indices"][1];
+    let expected = serde_json::json!({ "name": "kind_idx", "type": "BITMAP", "segments": 0, "indexed_rows": 0,
+        "unindexed_rows": 310, "state": "missing" });
+    assert_eq!(lacks, &expected, "what the policy requires and the table lacks has a row of its own");
+    assert_eq!(row["before"]["indices"].as_array().unwrap().len(), 2);
     let dead = row["findings"].as_array().unwrap().iter().find(|f| f["kind"] == "dead_column_bytes").unwrap();
     assert_eq!(dead["bytes"], row["stored"]["dead_columns"]);
 }
