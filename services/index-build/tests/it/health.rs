@@ -45,7 +45,7 @@ fn peak(python: &str, command: &std::process::Command) -> u64 {
 async fn a_builds_memory_stays_within_half_again_of_its_estimate() {
     let Some(python) = crate::common::python("a_builds_memory_stays_within_half_again_of_its_estimate") else { return };
     let here = Here::with_table(4, 25_000).await;
-    for (column, index_type) in [("id", "BTREE"), ("kind", "BITMAP"), ("body", "INVERTED"), ("vector", "IVF_SQ")] {
+    for (column, index_type) in [("id", "BTREE"), ("kind", "BITMAP"), ("body", "INVERTED"), ("vector", "IVF_PQ")] {
         let mut command = here.command();
         let report = format!("{index_type}.json");
         command.args(["build", "table/sales/t", "--columns", column, "--type", index_type, "--name", index_type]);

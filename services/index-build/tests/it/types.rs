@@ -101,7 +101,7 @@ async fn what_was_not_said_is_derived_and_told() {
     assert_eq!(built["derived"], json!(["metric", "num_partitions", "num_sub_vectors", "num_bits"]));
     assert_eq!(
         built["params"],
-        json!({ "metric": "l2", "num_partitions": 1, "num_sub_vectors": 1, "num_bits": 8 }),
+        json!({ "metric": "l2", "num_partitions": 1, "num_sub_vectors": 8, "num_bits": 8 }),
         "{built:#}"
     );
     assert!(built["detail"].as_str().unwrap().contains("derived: metric = l2, num_partitions = 1"), "{built:#}");

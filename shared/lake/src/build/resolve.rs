@@ -221,10 +221,11 @@ fn derive(definition: &mut Definition, field: &Field, rows: u64) -> Result<(), R
     Ok(())
 }
 
-/// Sub-vectors for a dimension: of sixteen values each, else of eight, else the most that divide it and have at least four.
+/// Sub-vectors for a dimension: of sixteen values each, else of eight, four or two, the widest of which there are at least eight
+/// (one or two codes do not tell the vectors of a large table apart); else the most that divide it and have at least four.
 fn sub_vectors(dimension: u32) -> u32 {
-    for width in [16, 8] {
-        if dimension.is_multiple_of(width) {
+    for width in [16, 8, 4, 2] {
+        if dimension.is_multiple_of(width) && dimension / width >= 8 {
             return dimension / width;
         }
     }
@@ -360,7 +361,9 @@ mod tests {
 
     #[test]
     fn sub_vectors_divide_the_dimension() {
-        for (dimension, sub) in [(1536, 96), (128, 8), (24, 3), (8, 1), (12, 3), (7, 1), (100, 25), (1, 1)] {
+        for (dimension, sub) in
+            [(1536, 96), (128, 8), (64, 8), (24, 12), (16, 8), (12, 3), (8, 2), (7, 1), (100, 25), (1, 1)]
+        {
             assert_eq!(sub_vectors(dimension), sub, "{dimension}");
         }
     }
