@@ -219,6 +219,6 @@ async fn purged(common: &Common, config: &ReconcileConfig, metrics: &Metrics, pl
         _ => format!("{}\n", serde_json::to_string_pretty(&rows)?),
     };
     print_stdout(&text)?;
-    // A refusal alone is no failure.
+    // A refusal alone is no failure; what could not be read is one.
     Ok(if rows.iter().any(purge::Purged::is_failed) { Exit::Failed } else { Exit::Ok })
 }

@@ -35,6 +35,15 @@ impl Forbidden {
             Forbidden::Refused(reason, why) => format!("{reason}: {why}"),
         }
     }
+
+    /// Nothing goes because something could not be read: no refusal by a rule, but a run that is incomplete (FACES, exit code 3).
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(
+            self,
+            Forbidden::Skip(SkipReason::BucketUnreadable | SkipReason::RegistryUnreadable, _)
+                | Forbidden::Refused(StepReason::ReferencesIncomplete | StepReason::UnreadableManifest, _)
+        )
+    }
 }
 
 fn skip<T>(reason: SkipReason, why: impl Into<String>) -> Result<T, Forbidden> {

@@ -327,8 +327,9 @@ impl Part<'_> {
 }
 
 impl Purged {
-    /// Something is not as it should be.
+    /// Something is not as it should be, or could not be read.
     pub(crate) fn is_failed(&self) -> bool {
-        !self.failed.is_empty() || !self.restored.is_empty()
+        let unread = self.forbidden.as_ref().is_some_and(Forbidden::is_unread);
+        unread || !self.failed.is_empty() || !self.restored.is_empty()
     }
 }

@@ -87,6 +87,16 @@ fn incomplete(survey: &Survey) -> Vec<Incomplete> {
     survey.unreadable.iter().map(line).collect()
 }
 
+/// A refusal because something could not be read makes the run incomplete.
+fn unread(uri: &str, why: &Forbidden) -> Option<Incomplete> {
+    why.is_unread().then(|| stopped(uri, why.text()))
+}
+
+fn stopped(uri: &str, why: String) -> Incomplete {
+    let remedy = "mend what is named, and make a new plan; until then nothing more of it goes";
+    Incomplete { what: uri.to_string(), why, remedy: remedy.into() }
+}
+
 fn finished(mut report: Report, config: &ReconcileConfig, requests: Requests) -> Report {
     let cost = requests.cost(&config.config.prices);
     report.finish(requests, cost, squire_service::telemetry::peak_rss_bytes());
@@ -103,6 +113,9 @@ pub(crate) fn planned(
 ) -> Report {
     let mut report = empty_report(survey, config, Uuid::now_v7(), survey.at);
     for (uri, verdict) in verdicts {
+        if let Verdict::Forbidden(why, _) = verdict {
+            report.incomplete.extend(unread(uri, why));
+        }
         let mut row = match verdict {
             Verdict::Goes(going) => goes(uri, going),
             Verdict::Nothing => Dataset::new(uri, Outcome::idle()),
@@ -112,13 +125,18 @@ pub(crate) fn planned(
         row.table = survey.snapshot.table_at(uri).map(|t| t.fields.subject().to_string());
         report.datasets.push(row);
     }
-    report.findings.extend(versioned.iter().map(|uri| versioned_bucket(uri)));
+    let goes = |uri: &String| match verdicts.get(uri) {
+        Some(Verdict::Goes(going)) => going.size().1,
+        _ => 0,
+    };
+    report.findings.extend(versioned.iter().map(|uri| versioned_bucket(uri, goes(uri))));
     finished(report, config, requests)
 }
 
-fn versioned_bucket(uri: &str) -> Finding {
+/// `bytes`: what a reclaim of this dataset leaves there as non-current versions.
+fn versioned_bucket(uri: &str, bytes: u64) -> Finding {
     let detail = "the bucket keeps versions: what is deleted is stored on as non-current versions until a lifecycle rule ends it";
-    Finding::new(FindingKind::BucketVersioned, FindingSubject::dataset(uri), detail)
+    Finding::new(FindingKind::BucketVersioned, FindingSubject::dataset(uri), detail).with_bytes(bytes)
 }
 
 fn goes(uri: &str, going: &Going) -> Dataset {
@@ -155,13 +173,15 @@ pub(crate) fn applied(applied: &Applied, config: &ReconcileConfig, requests: Req
     let mut report = empty_report(&applied.survey, config, applied.run, applied.started);
     let until = Utc::now() + TimeDelta::from_std(config.config.grace.quarantine).unwrap_or_default();
     for (uri, done) in &applied.rows {
+        report.incomplete.extend(done.forbidden.as_ref().and_then(|why| unread(uri, why)));
+        report.incomplete.extend(done.taken.stopped.clone().map(|why| stopped(uri, why)));
         let mut row = match &done.forbidden {
             Some(why) => stays(uri, why, Some(done.planned.1)),
             None => did(uri, done, until),
         };
         row.findings = alarms(uri, done);
         if done.versioned {
-            row.findings.push(versioned_bucket(uri));
+            row.findings.push(versioned_bucket(uri, done.taken.moved.1));
         }
         report.datasets.push(row);
     }

@@ -426,15 +426,20 @@ async fn what_cannot_be_read_lets_nothing_go() {
     std::fs::create_dir_all(&versions).unwrap();
     std::fs::write(versions.join("18446744073709551614.manifest"), "no manifest").unwrap();
     let before = tree(&estate.path("lake/orders"));
-    let (_, report) = estate.apply();
-    assert!(report.to_string().contains("references_incomplete"), "{report:#}");
+    let (code, report) = estate.apply();
+    assert_eq!(code, 3, "what could not be read is no refusal alone: {report:#}");
+    assert!(row(&report, "/orders")["outcome"].to_string().contains("references_incomplete"), "{report:#}");
+    let orders = estate.uri("lake/orders");
+    let incomplete = report["incomplete"].as_array().unwrap();
+    assert!(incomplete.iter().any(|i| i["what"] == orders.as_str()), "{report:#}");
     assert_eq!(tree(&estate.path("lake/orders")), before);
     std::fs::remove_dir_all(estate.path("lake/unread")).unwrap();
     // A record that cannot be read may be a hold.
     let records = estate.path("lake/_squire/v1/protection/x");
     std::fs::create_dir_all(&records).unwrap();
     std::fs::write(records.join("00000000000000000001.json"), "{").unwrap();
-    let (_, report) = estate.apply();
+    let (code, report) = estate.apply();
+    assert_eq!(code, 3, "{report:#}");
     assert!(row(&report, "/orders")["outcome"].to_string().contains("registry_unreadable"), "{report:#}");
     assert_eq!(tree(&estate.path("lake/orders")), before);
     std::fs::remove_dir_all(records).unwrap();
@@ -443,6 +448,31 @@ async fn what_cannot_be_read_lets_nothing_go() {
     drop(reader);
     assert_eq!(estate.apply().0, 0);
     assert!(!estate.path("lake/orders/data/one.lance").exists());
+}
+
+/// What lies in quarantine is purged only where everything can be read that may name it.
+#[tokio::test]
+async fn a_purge_that_cannot_read_everything_deletes_nothing_and_is_exit_3() {
+    let estate = Estate::new().await;
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    let versions = estate.path("lake/unread/_versions");
+    std::fs::create_dir_all(&versions).unwrap();
+    std::fs::write(versions.join("18446744073709551614.manifest"), "no manifest").unwrap();
+    let before = estate.tree();
+    let purge = ["purge", &id, "--set", "grace.quarantine=0s"];
+    let (code, rows) = estate.json(&purge);
+    assert_eq!(code, 3, "{rows}");
+    assert!(rows[0]["forbidden"].to_string().contains("references_incomplete"), "{rows}");
+    assert_eq!(estate.tree(), before);
+    // And a plan that is made now says that it is incomplete.
+    estate.orphan("lake/orders/data/two.lance");
+    let (code, planned) = estate.json(&["plan", "lake", "--out", "again.json"]);
+    assert_eq!(code, 3, "{planned:#}");
+    assert!(row(&planned, "/orders")["outcome"].to_string().contains("references_incomplete"), "{planned:#}");
+    std::fs::remove_dir_all(estate.path("lake/unread")).unwrap();
+    let (code, rows) = estate.json(&purge);
+    assert_eq!((code, &rows[0]["gone"][0]), (0, &json!(2)), "{rows}");
 }
 
 /// The source lost the versions that named them; a clone that was away when the plan was made reads them.
