@@ -211,6 +211,7 @@ async fn plan_once(
     }
     let around = Around { estate, scope: &scope, wanted: &wanted, memory: &memory, sure: !selection.due, now };
     let neighbours = around.complete(nested, &mut graph).await;
+    neighbours::quarantined(estate, &scope, &mut graph).await;
     let graph = Arc::new(graph);
     let mut planner = Planner {
         estate,

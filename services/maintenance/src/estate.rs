@@ -63,6 +63,8 @@ pub struct Scope {
     pub others: BTreeSet<String>,
     /// Datasets that lie inside another one, by that one's URI: a table registered at a branch's tree, say.
     pub inside: BTreeMap<String, String>,
+    /// Folders in which reclaims keep what they moved away.
+    pub quarantines: BTreeSet<String>,
     /// Registered tables that no walk found: outside of every ROOT, or gone.
     pub unlisted: BTreeSet<String>,
     /// `(place, why)`.
@@ -184,6 +186,7 @@ impl Estate {
             if self.by_hand && found.datasets.is_empty() && found.unreadable.is_empty() {
                 scope.empty.push(root.clone());
             }
+            scope.quarantines.extend(found.quarantines().cloned());
             scope.datasets.extend(found.datasets);
             scope.others.extend(found.hidden);
             scope.unreadable.extend(found.unreadable);
@@ -202,6 +205,7 @@ impl Estate {
         self.find_enclosed(&mut scope).await;
         for root in self.wider_roots(&scope.datasets) {
             let found = discover::discover_knowing(&self.lake, &root, known).await;
+            scope.quarantines.extend(found.quarantines().cloned());
             scope.others.extend(found.datasets);
             scope.others.extend(found.hidden);
             scope.unreadable.extend(found.unreadable);

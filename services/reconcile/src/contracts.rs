@@ -19,6 +19,11 @@ fn of<'a>(snapshot: &'a Snapshot, uri: &str) -> Option<(&'a ContractRecord, &'a 
     Some((record, record.contracts.table(path.last()?)?))
 }
 
+/// Whether a contract holds for the table at a dataset's URI.
+pub(crate) fn is_bound(scope: &Scope, uri: &str) -> bool {
+    of(&scope.snapshot, uri).is_some()
+}
+
 fn cutoff(table: &Table, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
     now.checked_sub_signed(TimeDelta::try_days(i64::from(table.metadata.retention_days))?)
 }

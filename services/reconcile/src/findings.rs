@@ -1,6 +1,9 @@
 //! What disagrees: findings from a walk. Pure.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, TimeDelta, Utc};
+use squire_lake::authority::Authority;
 use squire_lake::classes::{Class, Classed};
 use squire_lake::damage::{Damage, ranges};
 use squire_lake::examine::Examined;
@@ -123,6 +126,9 @@ fn of_metadata(look: &Look, damage: &Damage) -> Vec<Finding> {
     if detached > 0 {
         add(FindingKind::DetachedVersions, format!("{detached} detached versions"));
     }
+    if let Some(detail) = foreign_commits(look) {
+        add(FindingKind::ForeignCommit, detail);
+    }
     for target in look.reads.keys() {
         add(FindingKind::CloneOf, format!("it reads files of {target}"));
     }
@@ -135,6 +141,25 @@ fn of_metadata(look: &Look, damage: &Damage) -> Vec<Finding> {
         }
     }
     out
+}
+
+/// Versions of a graph's table that the graph did not make. A graph that pins detached versions makes no attached ones any more: what
+/// came after the first of those and is not the graph's own by its transaction is read by nobody, and `repair` calls it drift
+/// (facts/omnigraph 3.1). What Squire stamped is never the graph's.
+fn foreign_commits(look: &Look) -> Option<String> {
+    if !matches!(look.authority, Authority::Graph { .. }) {
+        return None;
+    }
+    // The graph's own table of versions goes on in attached ones.
+    let is_catalog = look.uri.rsplit('/').next() == Some("__manifest");
+    let pins = look.manifests.iter().filter(|m| m.detached && m.tree.is_empty() && !is_catalog);
+    let first = pins.map(|m| m.timestamp).min();
+    let after = |m: &ManifestInfo| first.is_some_and(|first| m.timestamp > first);
+    let foreign = |m: &ManifestInfo| m.stamp.is_some() || (!m.by_graph && m.operation.is_some() && after(m));
+    let versions = look.versions();
+    let found: Vec<u64> = versions.iter().filter(|(_, m)| foreign(m)).map(|(_, m)| m.version).collect();
+    (!found.is_empty())
+        .then(|| format!("a graph owns it, and it did not make {} of its versions: {}", found.len(), ranges(&found)))
 }
 
 /// The health of the indices, and what they do to compaction.
@@ -297,6 +322,7 @@ pub(crate) fn of_estate(walk: &Walk<Row>) -> Vec<Finding> {
     tables(walk, &mut out);
     trash(walk, &mut out);
     places(walk, &mut out);
+    buckets(walk, &mut out);
     out.extend(crate::contracts::of_estate(walk));
     out
 }
@@ -374,4 +400,28 @@ pub(crate) fn incomplete(walk: &Walk<Row>) -> Vec<Incomplete> {
         }
     }
     out
+}
+
+/// Buckets that keep versions, each told once, at its first dataset: a listing does not show what was deleted there.
+fn buckets(walk: &Walk<Row>, out: &mut Vec<Finding>) {
+    let mut seen = BTreeMap::<&str, &str>::new();
+    for (uri, place) in &walk.places {
+        let Place::Dataset(row) = place else { continue };
+        if row.versioned {
+            seen.entry(bucket(uri)).or_insert(uri);
+        }
+    }
+    for (bucket, uri) in seen {
+        let detail = format!(
+            "{bucket} keeps versions: what is overwritten or deleted is stored on as non-current versions, which no sum here \
+             holds, until a lifecycle rule ends it"
+        );
+        out.push(Finding::new(FindingKind::BucketVersioned, FindingSubject::dataset(uri), detail));
+    }
+}
+
+/// Scheme and bucket of a URI.
+fn bucket(uri: &str) -> &str {
+    let from = uri.find("://").map_or(0, |at| at + 3);
+    uri[from..].find('/').map_or(uri, |at| &uri[..from + at])
 }

@@ -13,6 +13,7 @@ mod reclaim;
 mod report;
 mod row;
 mod serve;
+mod stranded;
 mod walk;
 
 use squire_service::cli::Exit;

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use squire_lake::examine::Examined;
 use squire_lake::index::{IndexInfo, State};
+use squire_lake::known::Mark;
 use squire_lake::look::{FragmentInfo, Look};
 use squire_lake::refs::KeepSet;
 use squire_lake::stored::{Standing, stored};
@@ -34,6 +35,10 @@ pub(crate) struct Row {
     pub(crate) objects: u64,
     /// What it reads of others.
     pub(crate) reads: squire_lake::refs::Reads,
+    /// Whether its bucket keeps what is overwritten or deleted.
+    pub(crate) versioned: bool,
+    /// By what one request tells that it has not moved; none where only a look can.
+    pub(crate) mark: Option<Mark>,
 }
 
 /// Makes rows.
@@ -61,6 +66,8 @@ impl Visit for Rows {
             head: (look.version(), look.head.timestamp),
             objects: look.listing.entries.len() as u64,
             reads: look.reads.clone(),
+            versioned: look.head.store_keeps_versions,
+            mark: Mark::of(look).map(Mark::without_reads),
         }
     }
 

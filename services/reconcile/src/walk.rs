@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::stream::{self, StreamExt};
 use squire_lake::classes::{Ages, Class, Classes, classes};
 use squire_lake::examine::{Examined, agreed};
-use squire_lake::look::{Look, Looked, look};
+use squire_lake::look::{Looked, glance, look};
 use squire_lake::refs::{CloneGraph, KeepSet, Reads};
-use squire_lake::{contain, discover};
+use squire_lake::{contain, discover, quarantine};
 use squire_registry::{Floors, Policy};
 use squire_service::config::Loaded;
 use squire_service::report::Finding;
 
-use crate::contracts;
+use crate::{contracts, stranded};
 
 pub(crate) use scope::{Outside, Scope, lake, open, registry, scope};
 
@@ -42,7 +42,7 @@ pub(crate) trait Visit: Sync {
     /// Makes it. Called with an empty keep-set first, and again with the true one where the row depends on it.
     fn row(&self, scope: &Scope, examined: &Examined, keep: &KeepSet) -> Self::Row;
 
-    /// Whether datasets are held against their contracts, which may read a column.
+    /// Whether datasets are held against their contracts, which may read a column, and against the records of runs.
     const CONTRACTS: bool = false;
 
     /// Takes what that found.
@@ -106,7 +106,7 @@ pub(crate) async fn walk<V: Visit>(
     visit: &V,
 ) -> anyhow::Result<Walk<V::Row>> {
     let mut scope = open(config, given).await?;
-    let known = scope.discover().await;
+    let known = scope.discover(&BTreeSet::new()).await;
     Ok(look_at(scope, known, Due::all(datasets, orphans), visit).await)
 }
 
@@ -162,8 +162,12 @@ impl<T: Send> Walk<T> {
                         drafts.extend(draft.map(|draft| (uri, *draft)));
                     }
                     Seen::Place(place) => {
-                        if matches!(place, Place::Failed(_)) {
-                            self.graph.add_unread(uri.clone());
+                        match place {
+                            Place::Failed(_) => self.graph.add_unread(uri.clone()),
+                            _ if scope.assumed.contains(&uri) => {
+                                self.graph.add_unread(format!("what lies below {uri}, which is no dataset any more,"));
+                            }
+                            _ => {}
                         }
                         // Datasets of the wider estate are looked at for what they read, and reported only where a ROOT or
                         // a table holds them.
@@ -173,6 +177,12 @@ impl<T: Send> Walk<T> {
                     }
                 }
             }
+        }
+        // An undo brings back what lies in a quarantine: what that reads of others stays.
+        for dir in &self.scope.quarantines {
+            let found = quarantine::readers(&self.scope.lake, dir).await;
+            found.reads.into_iter().for_each(|(uri, reads)| self.graph.add(&uri, reads));
+            found.unread.into_iter().for_each(|(at, why)| self.graph.add_unread(format!("{at} ({why})")));
         }
         drafts
     }
@@ -219,10 +229,18 @@ impl<T: Send> Walk<T> {
     }
 }
 
-async fn first<V: Visit>(scope: &Scope, uri: String, reported: bool, orphans: bool, visit: &V) -> Seen<V::Row> {
+/// A look. HEAD is opened where a contract holds, which may read a column of it.
+async fn seen<V: Visit>(scope: &Scope, doing: &str, uri: &str) -> squire_lake::Result<Looked> {
     let lake = &scope.lake;
-    let looked = contain::contained(lake, "looking at the dataset", &uri, look(lake, &uri, scope.at)).await;
-    let first = match looked {
+    if V::CONTRACTS && contracts::is_bound(scope, uri) {
+        contain::contained(lake, doing, uri, look(lake, uri, scope.at)).await
+    } else {
+        contain::contained(lake, doing, uri, glance(lake, uri, scope.at)).await
+    }
+}
+
+async fn first<V: Visit>(scope: &Scope, uri: String, reported: bool, orphans: bool, visit: &V) -> Seen<V::Row> {
+    let first = match seen::<V>(scope, "looking at the dataset", &uri).await {
         Ok(Looked::Dataset(first)) => *first,
         Ok(Looked::DeclaredOnly) => return Seen::Place(Place::DeclaredOnly),
         Ok(Looked::Nothing) => return Seen::Place(Place::Nothing),
@@ -234,7 +252,7 @@ async fn first<V: Visit>(scope: &Scope, uri: String, reported: bool, orphans: bo
         let found = classes(&first, &keep, &scope.ages(&uri, &first));
         let examined = Examined { look: first, classes: found, looks: 1 };
         let mut row = visit.row(scope, &examined, &keep);
-        contracted(scope, &examined.look, visit, &mut row).await;
+        asked(scope, &examined, visit, &mut row).await;
         let mut first = examined.classes;
         first.objects.retain(|o| orphans && o.class == Class::Orphan);
         Some(Box::new(Draft { row, first }))
@@ -244,20 +262,21 @@ async fn first<V: Visit>(scope: &Scope, uri: String, reported: bool, orphans: bo
     Seen::Dataset { reads, nested, draft }
 }
 
-async fn contracted<V: Visit>(scope: &Scope, look: &Look, visit: &V, row: &mut V::Row) {
+/// Adds what is found by asking further: the dataset's columns and the registry's records of runs.
+async fn asked<V: Visit>(scope: &Scope, examined: &Examined, visit: &V, row: &mut V::Row) {
     if V::CONTRACTS {
-        visit.add(row, contracts::of_dataset(scope, look).await);
+        visit.add(row, contracts::of_dataset(scope, &examined.look).await);
+        visit.add(row, stranded::of_dataset(scope, examined).await);
     }
 }
 
 async fn second<V: Visit>(scope: &Scope, uri: &str, first: &Classes, keep: &KeepSet, visit: &V) -> Place<V::Row> {
-    let lake = &scope.lake;
-    match contain::contained(lake, "looking a second time", uri, look(lake, uri, scope.at)).await {
+    match seen::<V>(scope, "looking a second time", uri).await {
         Ok(Looked::Dataset(second)) => {
             let classes = agreed(first, classes(&second, keep, &scope.ages(uri, &second)));
             let examined = Examined { look: *second, classes, looks: 2 };
             let mut row = visit.row(scope, &examined, keep);
-            contracted(scope, &examined.look, visit, &mut row).await;
+            asked(scope, &examined, visit, &mut row).await;
             Place::Dataset(row)
         }
         Ok(Looked::DeclaredOnly) => Place::DeclaredOnly,

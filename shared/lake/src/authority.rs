@@ -95,5 +95,10 @@ fn graph_mark(head: &Facts) -> Option<String> {
     if has("stable_table_id") && has("table_incarnation_id") {
         return Some("columns stable_table_id and table_incarnation_id".into());
     }
-    head.properties.keys().find(|k| k.starts_with("omnigraph.")).map(|key| format!("transaction property {key}"))
+    graph_property(head).map(|key| format!("transaction property {key}"))
+}
+
+/// The property by which a transaction says that a graph made it.
+pub(crate) fn graph_property(facts: &Facts) -> Option<&str> {
+    facts.properties.keys().map(String::as_str).find(|key| key.starts_with("omnigraph."))
 }

@@ -40,6 +40,13 @@ pub struct Found {
     pub reserved: BTreeSet<String>,
 }
 
+impl Found {
+    /// The quarantines: what lies in one may come back, and is read for the clones' sake ([`crate::quarantine::readers`]).
+    pub fn quarantines(&self) -> impl Iterator<Item = &String> {
+        self.reserved.iter().filter(|dir| dir.rsplit('/').next() == Some(QUARANTINE))
+    }
+}
+
 /// A number of objects and their bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Weight {

@@ -36,7 +36,7 @@ impl Mark {
     /// version: detached or staged manifests, markers, nested datasets, files that are not as recorded.
     pub fn of(look: &Look) -> Option<Self> {
         let whole = look.authority == Authority::Linear
-            && look.dataset.is_some()
+            && (look.dataset.is_some() || look.unopened)
             && look.unreadable.is_empty()
             && look.unreadable_refs.is_empty()
             && look.missing.is_empty()
@@ -52,6 +52,11 @@ impl Mark {
         let e_tag = look.head.e_tag.clone().filter(|_| whole && is_v2 && next && files <= MAX_READS)?;
         let reads = look.reads.iter().map(|(target, files)| (target.clone(), files.clone())).collect();
         Some(Self { version: look.version(), e_tag, reads })
+    }
+
+    /// The same without what it reads, for who keeps that beside.
+    pub fn without_reads(self) -> Self {
+        Self { reads: Vec::new(), ..self }
     }
 
     /// What its manifests read of other datasets.

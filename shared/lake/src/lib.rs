@@ -62,6 +62,7 @@ pub mod health;
 pub mod hook;
 pub mod index;
 pub mod known;
+mod links;
 pub mod listing;
 pub mod look;
 pub mod manifest;

@@ -19,7 +19,7 @@ use crate::listing::{Kind, Listing, classify};
 use crate::manifest::{self, Facts};
 use crate::refs::{Reads, Uses};
 use crate::stamp::Stamp;
-use crate::{Error, Kind as ErrorKind, Lake, Result, contain};
+use crate::{Error, Kind as ErrorKind, Lake, Result, contain, links};
 
 /// Manifests read at once.
 const READS: usize = 32;
@@ -45,6 +45,8 @@ pub struct ManifestInfo {
     pub stamp: Option<Stamp>,
     /// The operation, when recorded inline.
     pub operation: Option<String>,
+    /// Whether a graph made it: a property of its transaction, when recorded inline, is OmniGraph's.
+    pub by_graph: bool,
     /// Live rows.
     pub rows: u64,
     /// Bytes of the manifest itself.
@@ -142,6 +144,8 @@ pub struct Look {
     pub reserved: bool,
     /// The opened HEAD, for what follows in this pass. `None` when it could not be opened by the library.
     pub dataset: Option<Arc<Dataset>>,
+    /// Nobody asked for the opened HEAD ([`glance`]).
+    pub unopened: bool,
     /// When the look was taken.
     pub at: DateTime<Utc>,
 }
@@ -169,6 +173,18 @@ pub enum Looked {
 /// `Transient` when the listing failed, `Damaged` when HEAD itself cannot be read. An unreadable *old* manifest is a
 /// value in the look, not an error.
 pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> {
+    taken(lake, uri, now, true).await
+}
+
+/// The same for who only reads: HEAD is opened, for three more requests, only where it has indices whose state the library tells.
+///
+/// # Errors
+/// As [`look`].
+pub async fn glance(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> {
+    taken(lake, uri, now, false).await
+}
+
+async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Result<Looked> {
     let place = lake.place(uri).await?;
     let listing = Listing::read(&place).await?;
     let sorted = Sorted::of(&listing);
@@ -202,7 +218,8 @@ pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> 
     let Some(head) = head else {
         return Err(Error::new(ErrorKind::Damaged, "finding HEAD", uri));
     };
-    let refs = read_refs(&place, &sorted).await;
+    let mut refs = read_refs(&place, &sorted).await;
+    refs.unreadable.extend(links::behind(uri, &collected.uses, &mut collected.reads).await);
     let marks = Marks {
         detached: collected.manifests.iter().filter(|m| m.detached).count(),
         staging: sorted.staging,
@@ -210,7 +227,8 @@ pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> 
     };
     let authority = authority::judge(&head, &marks);
     let hands_off = matches!(authority, Authority::Graph { .. } | Authority::Unknown { .. });
-    let dataset = if hands_off || sorted.mixed_names {
+    let unopened = !opens && head.indices.iter().all(|i| index::is_system(&i.name));
+    let dataset = if hands_off || sorted.mixed_names || unopened {
         None
     } else {
         contain::contained(lake, "opening the dataset", uri, lake.open(uri)).await.ok().map(Arc::new)
@@ -236,6 +254,7 @@ pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> 
         reserved: sorted.reserved,
         listing: Arc::new(listing),
         dataset,
+        unopened,
         at: now,
     })))
 }
@@ -246,6 +265,11 @@ pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> 
 /// # Errors
 /// `Transient` when a listing failed, `Damaged` when any manifest cannot be read: what that one names is not known.
 pub async fn edges(lake: &Lake, uri: &str) -> Result<Reads> {
+    edges_of(lake, uri, uri).await
+}
+
+/// The same of a dataset that lies at `uri` and calls `own` its place: a copy in the quarantine.
+pub(crate) async fn edges_of(lake: &Lake, uri: &str, own: &str) -> Result<Reads> {
     let place = lake.place(uri).await?;
     let listing = Listing::read_dirs(&place, &["_versions", "tree"]).await?;
     let sorted = Sorted::of(&listing);
@@ -254,8 +278,9 @@ pub async fn edges(lake: &Lake, uri: &str) -> Result<Reads> {
     }
     let mut collected = Collected::default();
     for (candidate, facts) in sorted.manifests.iter().zip(read_all(&place, &sorted.manifests).await) {
-        collected.add(uri, candidate, &facts?);
+        collected.add(own, candidate, &facts?);
     }
+    links::behind(uri, &collected.uses, &mut collected.reads).await;
     Ok(collected.reads)
 }
 
@@ -377,6 +402,7 @@ impl Collected {
             writer: facts.writer.clone(),
             stamp: facts.stamp.clone(),
             operation: facts.operation.clone(),
+            by_graph: authority::graph_property(facts).is_some(),
             rows: facts.rows(),
             size: candidate.size,
             fragments,

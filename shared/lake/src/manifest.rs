@@ -41,6 +41,8 @@ pub struct Facts {
     pub stamp: Option<Stamp>,
     /// The object's e_tag, where it was read from a store that has such.
     pub e_tag: Option<String>,
+    /// Whether the store keeps versions of its objects: it named one when this was read.
+    pub store_keeps_versions: bool,
 }
 
 /// A file that a manifest names: where, and of which kind.
@@ -65,8 +67,9 @@ pub async fn read(store: &dyn object_store::ObjectStore, uri: &str, path: &Path)
         return Err(damaged(uri, path, "the manifest is larger than 1 GiB"));
     }
     let e_tag = result.meta.e_tag.clone();
+    let store_keeps_versions = names_version(&result.meta);
     let bytes = result.bytes().await.map_err(|e| Error::store(format!("reading the manifest {path}"), uri, e))?;
-    decode(&bytes).map(|facts| Facts { e_tag, ..facts }).map_err(|why| damaged(uri, path, &why))
+    decode(&bytes).map(|facts| Facts { e_tag, store_keeps_versions, ..facts }).map_err(|why| damaged(uri, path, &why))
 }
 
 fn damaged(uri: &str, path: &Path, why: &str) -> Error {
@@ -121,7 +124,14 @@ pub fn decode(bytes: &Bytes) -> std::result::Result<Facts, String> {
         indices,
         manifest,
         e_tag: None,
+        store_keeps_versions: false,
     })
+}
+
+/// Whether an object's answer names its version: the bucket keeps what is overwritten or deleted. What was written before it did so
+/// has the version `null`.
+pub(crate) fn names_version(meta: &object_store::ObjectMeta) -> bool {
+    meta.version.as_deref().is_some_and(|version| version != "null")
 }
 
 fn to_usize(at: u64) -> std::result::Result<usize, String> {

@@ -14,6 +14,7 @@
 //!
 //! No dataset lies in a folder named `_squire`, so the last two meet no copy.
 
+mod readers;
 mod taking;
 mod watch;
 
@@ -27,9 +28,11 @@ use crate::clean::{Deleted, delete};
 use crate::discover::{QUARANTINE, RESERVED};
 use crate::handle::Place;
 use crate::listing::Listing;
+use crate::manifest::names_version;
 use crate::rate::Rate;
 use crate::{Error, Lake, Result, uri};
 
+pub use readers::{Readers, readers};
 pub use taking::{BATCH, Item, Rule, Taken, Work, erase_marked, is_kept, restore_named, take_away};
 
 /// What S3 copies in one request (CopyObject); larger objects are marked in place.
@@ -156,7 +159,7 @@ pub async fn read_control(lake: &Lake, root: &str, plan: Uuid, name: &str) -> Re
 pub async fn is_versioned(lake: &Lake, dataset: &str, object: &str) -> Result<bool> {
     let place = lake.place(dataset).await?;
     let found = head(&place, object).await?;
-    Ok(found.and_then(|m| m.version).is_some_and(|v| v != "null"))
+    Ok(found.is_some_and(|m| names_version(&m)))
 }
 
 fn dir(plan: Uuid) -> String {

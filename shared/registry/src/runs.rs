@@ -372,9 +372,22 @@ impl Registry {
         uri: &str,
         since: DateTime<Utc>,
     ) -> Result<(Vec<DatasetEntry>, Vec<Unreadable>)> {
+        self.dataset_history_between(uri, since, DateTime::<Utc>::MAX_UTC).await
+    }
+
+    /// As [`Registry::dataset_history`], of runs that began at `since` or later, and not after `until`.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn dataset_history_between(
+        &self,
+        uri: &str,
+        since: DateTime<Utc>,
+        until: DateTime<Utc>,
+    ) -> Result<(Vec<DatasetEntry>, Vec<Unreadable>)> {
         let runs = self.inner.records.list(Collection::Runs, None).await?;
         let reads: Vec<Result<Read<Attempts>>> = futures::stream::iter(runs.into_keys())
-            .filter(|run| std::future::ready(began_at(run).is_none_or(|at| at >= since)))
+            .filter(|run| std::future::ready(began_at(run).is_none_or(|at| at >= since && at <= until)))
             .map(|run| async move {
                 let place = Place { collection: Collection::RunEntries, partition: Some(&run), id: uri };
                 self.inner.records.read::<Attempts>(place).await

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use squire_lake::known::Mark;
 use squire_lake::look::{Look, Looked};
+use squire_lake::quarantine::readers;
 use squire_lake::refs::CloneGraph;
 
 use super::look_at;
@@ -25,6 +26,15 @@ pub(super) fn add(graph: &mut CloneGraph, look: &Look) {
     graph.add(&look.uri, look.reads.clone());
     for (path, _) in &look.unreadable {
         graph.add_unread(format!("{}/{path}", look.uri));
+    }
+}
+
+/// Adds what the datasets that lie in a quarantine read: an undo brings them back.
+pub(super) async fn quarantined(estate: &Estate, scope: &Scope, graph: &mut CloneGraph) {
+    for dir in &scope.quarantines {
+        let found = readers(&estate.lake, dir).await;
+        found.reads.into_iter().for_each(|(uri, reads)| graph.add(&uri, reads));
+        found.unread.into_iter().for_each(|(place, why)| graph.add_unread(format!("{place} ({why})")));
     }
 }
 

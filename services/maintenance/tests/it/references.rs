@@ -233,3 +233,41 @@ async fn a_registered_warehouse_that_is_away_may_read_from_anything() {
         assert_eq!(ids.len(), 40);
     }
 }
+
+/// What a reclaim moved away may come back: until it is purged its source keeps what it reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_in_quarantine_reads_on_when_it_comes_back() {
+    let here = with_clone("clone").await;
+    let away = here.path("lake/_squire_quarantine/01920000-0000-7000-8000-000000000001/clone");
+    std::fs::create_dir_all(away.parent().expect("a parent")).expect("made");
+    std::fs::rename(here.path("lake/clone"), &away).expect("moved");
+    let swept = clean(&here.text("lake"));
+    let removed = row(&swept, "lake/source")["steps"]["cleanup"]["versions_removed"].as_u64().expect("a number");
+    assert!(removed > 0, "{swept:#}");
+    std::fs::rename(&away, here.path("lake/clone")).expect("moved back");
+    std::fs::remove_dir_all(here.path("lake/_squire_quarantine")).expect("removed");
+    assert_eq!(Sample::ids(&lake(), &here.uri("lake/clone"), None).await.expect("the clone reads").len(), 40);
+    here.oracle("lake");
+}
+
+/// A folder of the table is a link: whose files lie behind it cannot be told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_with_a_folder_that_is_a_link_is_not_cleaned_up() {
+    let here = Here::new();
+    let mut other = here.table("lake/other", 2, 10).await;
+    here.table("lake/t", 2, 10).await.overwrite(10, 500).await.expect("overwritten");
+    other.overwrite(10, 900).await.expect("overwritten");
+    for entry in std::fs::read_dir(here.path("lake/t/data")).expect("files").flatten() {
+        std::fs::rename(entry.path(), here.path("lake/other/data").join(entry.file_name())).expect("moved");
+    }
+    std::fs::remove_dir(here.path("lake/t/data")).expect("removed");
+    std::os::unix::fs::symlink(here.path("lake/other/data"), here.path("lake/t/data")).expect("linked");
+    wait_until_older(&here.path("lake"), std::time::Duration::from_millis(1_200));
+    let mut args = vec!["sweep".to_string(), here.text("lake"), "--yes".into()];
+    args.extend(one_second());
+    let swept = report(&args);
+    let cleanup = &row(&swept, "lake/t")["steps"]["cleanup"];
+    assert_eq!(cleanup["reason"], "references_incomplete", "{swept:#}");
+    assert_eq!(Sample::ids(&lake(), &here.uri("lake/t"), None).await.expect("it reads").len(), 10);
+    assert_eq!(Sample::ids(&lake(), &here.uri("lake/other"), None).await.expect("it reads").len(), 10);
+}

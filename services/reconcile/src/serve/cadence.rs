@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
+use squire_lake::known::Mark;
 use squire_lake::refs::Reads;
 
 /// The shortest time between two looks that the clock starts.
@@ -36,6 +37,9 @@ pub(super) struct Known {
     /// What it reads of others.
     #[serde(with = "edges")]
     pub(super) reads: Reads,
+    /// By what two requests tell that it has not moved and is still the same; none where only opening it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mark: Option<Mark>,
 }
 
 /// Edges as a list: their targets are no JSON keys.
@@ -99,7 +103,7 @@ mod tests {
 
     fn known(days_ago: i64, every: i64, objects: u64) -> Known {
         let at = DateTime::UNIX_EPOCH - TimeDelta::days(days_ago);
-        Known { at, head: (1, at), every, objects, reads: Reads::new() }
+        Known { at, head: (1, at), every, objects, reads: Reads::new(), mark: None }
     }
 
     #[test]

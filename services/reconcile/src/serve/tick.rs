@@ -8,6 +8,8 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::stream::{self, StreamExt};
 use sha2::{Digest, Sha256};
+use squire_lake::Lake;
+use squire_lake::known::{is_same, is_unmoved};
 use squire_lake::look::edges;
 use squire_lake::refs::Reads;
 use squire_service::bus::data::{FindingsData, Request, RunData, TickDue};
@@ -126,7 +128,10 @@ async fn reconcile(daemon: &Daemon, due: &TickDue, run: Uuid, by_hand: bool) -> 
     let before = daemon.metrics.store().requests();
     let (registry, at) = (Some(daemon.registry.clone()), daemon.registry.uri().to_string());
     let mut scope = walk::scope(&daemon.config, daemon.lake.clone(), registry, at, &[]).await?;
-    let found = scope.discover().await;
+    // What the last report has is known to be a dataset: no folder of it is listed.
+    let looked_at: BTreeSet<String> =
+        last.iter().flat_map(|r| &r.datasets).filter(|d| d.before.is_some()).map(|d| d.uri.clone()).collect();
+    let found = scope.discover(&looked_at).await;
     let known: HashMap<String, Known> = load(daemon, found.iter()).await?;
     let edges = left(&scope, &found, &known, due, by_hand).await;
     let looked = found.len() - edges.len();
@@ -202,10 +207,19 @@ async fn judge<'a>(scope: &Scope, uri: &str, before: Option<&'a Known>, asked_fo
     if asked_for || (!by_hand && known.is_due(scope.at, false)) {
         return Now::Look(before);
     }
-    match scope.lake.head(uri).await {
-        Ok(head) if head == known.head => Now::Unmoved(known.reads.clone()),
-        Ok(_) if by_hand || !known.is_due(scope.at, true) => Now::Edges,
+    match unmoved(&scope.lake, uri, known).await {
+        Ok(true) => Now::Unmoved(known.reads.clone()),
+        Ok(false) if by_hand || !known.is_due(scope.at, true) => Now::Edges,
         _ => Now::Look(before),
+    }
+}
+
+/// Whether HEAD is what it was: two requests where its mark is known (the next version is not there, and HEAD's manifest is the same
+/// object), else it is opened.
+async fn unmoved(lake: &Lake, uri: &str, known: &Known) -> squire_lake::Result<bool> {
+    match &known.mark {
+        Some(mark) => Ok(is_unmoved(lake, uri, mark).await && is_same(lake, uri, mark).await),
+        None => Ok(lake.head(uri).await? == known.head),
     }
 }
 
@@ -229,7 +243,8 @@ async fn save(daemon: &Daemon, walk: &Walk<Row>, known: &HashMap<String, Known>)
         let orphans = stored.map_or(0, |s| s.of(StoredClass::Orphan));
         let total = stored.map_or(0, |s| s.total);
         let every = cadence::every(known.get(uri).map(|k| k.every), orphans, total);
-        let now = Known { at: walk.scope.at, head: row.head, every, objects: row.objects, reads: row.reads.clone() };
+        let (reads, mark) = (row.reads.clone(), row.mark.clone());
+        let now = Known { at: walk.scope.at, head: row.head, every, objects: row.objects, reads, mark };
         changed.insert(state_key(uri), now);
     }
     Ok(daemon.registry.save_state(changed).await?)

@@ -34,6 +34,10 @@ pub(crate) struct Scope {
     pub(crate) absent: Vec<String>,
     /// ROOTs given by hand in which there is no dataset.
     pub(crate) empty: Vec<String>,
+    /// Datasets whose folder no walk listed: they were known, and what lies below one that is none any more was not looked for.
+    pub(crate) assumed: BTreeSet<String>,
+    /// Folders in which reclaims keep what they moved away.
+    pub(crate) quarantines: BTreeSet<String>,
     /// By place: what lies under the ROOTs and in no dataset.
     pub(crate) outside: BTreeMap<String, Outside>,
     /// Protections, blocks and trash records that the last run saw and that are gone without a trace.
@@ -118,6 +122,8 @@ pub(crate) async fn scope(
         unreadable,
         absent: Vec::new(),
         empty: Vec::new(),
+        assumed: BTreeSet::new(),
+        quarantines: BTreeSet::new(),
         outside: BTreeMap::new(),
         vanished,
         at: Utc::now(),
@@ -154,20 +160,23 @@ pub(crate) async fn registry(
 }
 
 impl Scope {
-    /// Every dataset of the estate: under the ROOTs, in hidden folders and other warehouses (for the clone graph), and tables.
-    pub(crate) async fn discover(&mut self) -> BTreeSet<String> {
+    /// Every dataset of the estate: under the ROOTs, in hidden folders and other warehouses (for the clone graph), and tables. What
+    /// is `looked_at` is known to have been a dataset; it costs no request where its folder lists it.
+    pub(crate) async fn discover(&mut self, looked_at: &BTreeSet<String>) -> BTreeSet<String> {
         let mut known = BTreeSet::new();
         let warehouses = self.snapshot.warehouses().map(|w| w.fields.root.clone());
         let above = self.registry_uri.strip_suffix(&format!("/{}", discover::RESERVED)).map(String::from);
         let wider: BTreeSet<String> = warehouses.chain(above).filter(|w| !self.roots.contains(w)).collect();
         for root in self.roots.clone().iter().chain(&wider) {
-            let found = discover::discover(&self.lake, root).await;
+            let found = discover::discover_knowing(&self.lake, root, looked_at).await;
             if self.roots.contains(root) {
                 if self.by_hand && found.datasets.is_empty() && found.unreadable.is_empty() {
                     self.empty.push(root.clone());
                 }
                 self.beside(&found).await;
             }
+            self.quarantines.extend(found.quarantines().cloned());
+            self.assumed.extend(found.datasets.intersection(looked_at).cloned());
             known.extend(found.datasets);
             known.extend(found.hidden);
             self.unreadable.extend(found.unreadable);

@@ -817,3 +817,117 @@ async fn a_damaged_part_lets_no_purge_begin() {
         assert_eq!(estate.tree(), before, "{text}");
     }
 }
+
+/// The paths below `data/` that the plan names, relative to the lake.
+fn planned_data(estate: &Estate) -> Vec<String> {
+    let plan = estate.plan_file();
+    let data = plan.items().iter().map(|i| i.path.as_str()).filter(|p| p.contains("/data/"));
+    data.map(|p| p.split_once("/lake/").unwrap().1.to_owned()).collect()
+}
+
+/// A dropped clone lies in quarantine. An undo must bring it back readable, so what it reads of its source stays until it is purged.
+#[tokio::test]
+async fn what_a_clone_in_quarantine_reads_stays_until_that_is_purged() {
+    let estate = Estate::empty();
+    let root = estate.text("lake");
+    estate.admin(&["project", "create", "p"]);
+    estate.admin(&["warehouse", "create", "w", "--project", "p", "--root", &root]);
+    estate.admin(&["namespace", "create", "namespace/n", "--warehouse", "w"]);
+    let mut source = estate.table("lake/source", 3).await;
+    source.clone_to(&estate.uri("lake/clone")).await.unwrap();
+    source.overwrite(5, 900).await.unwrap();
+    age_all(&estate.path("lake/clone"), 30);
+    estate.admin(&["table", "create", "table/n/clone", "--location", "clone"]);
+    let drop = ["table", "drop", "table/n/clone", "--set", "grace.trash=0s", "--apply"];
+    estate.admin(&drop);
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    assert!(!estate.path("lake/clone").exists());
+    for version in 1..=3 {
+        let name = format!("lake/source/_versions/{:020}.manifest", u64::MAX - version);
+        std::fs::remove_file(estate.path(&name)).unwrap();
+    }
+    age_all(&estate.path("lake/source/data"), 30);
+    estate.orphan("lake/source/data/one.lance");
+    estate.plan();
+    assert_eq!(planned_data(&estate), ["source/data/one.lance"]);
+    assert_eq!(estate.apply().0, 0);
+    assert_eq!(estate.json(&["undo", &id]).0, 0);
+    estate.admin(&["trash", "undrop", "table/n/clone"]);
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/clone"), None).await.unwrap().len(), 30);
+    // Purged it reads nothing more.
+    estate.admin(&drop);
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    let (code, rows) = estate.json(&["purge", &id, "--set", "grace.quarantine=0s"]);
+    assert_eq!(code, 0, "{rows}");
+    estate.plan();
+    assert_eq!(planned_data(&estate).len(), 3, "{:?}", planned_data(&estate));
+}
+
+/// What cannot be read in a quarantine may read anything once it comes back.
+#[tokio::test]
+async fn an_unreadable_dataset_in_quarantine_lets_nothing_go() {
+    let estate = Estate::new().await;
+    let versions = "lake/_squire_quarantine/01920000-0000-7000-8000-000000000001/a/clone/_versions";
+    std::fs::create_dir_all(estate.path(versions)).unwrap();
+    std::fs::write(estate.path(versions).join("18446744073709551614.manifest"), "no manifest").unwrap();
+    let (code, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+    assert_eq!(code, 3, "{report:#}");
+    assert!(row(&report, "/orders")["outcome"].to_string().contains("references_incomplete"), "{report:#}");
+    assert!(estate.plan_file().items().is_empty());
+}
+
+/// A folder of one dataset is a link into another: nothing of either is taken for a leftover of the other.
+#[tokio::test]
+async fn a_folder_that_is_a_link_into_another_dataset_makes_no_leftover_of_either() {
+    let estate = Estate::empty();
+    estate.table("lake/a", 2).await;
+    estate.table("lake/b", 3).await;
+    for entry in std::fs::read_dir(estate.path("lake/b/data")).unwrap().flatten() {
+        std::fs::rename(entry.path(), estate.path("lake/a/data").join(entry.file_name())).unwrap();
+    }
+    std::fs::remove_dir(estate.path("lake/b/data")).unwrap();
+    std::os::unix::fs::symlink(estate.path("lake/a/data"), estate.path("lake/b/data")).unwrap();
+    estate.orphan("lake/a/data/one.lance");
+    age_all(&estate.path("lake/a"), 30);
+    let (code, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+    assert_eq!(code, 3, "{report:#}");
+    let told = row(&report, "/b")["outcome"].to_string();
+    assert!(told.contains("references_incomplete") && told.contains("it is a link to"), "{report:#}");
+    assert_eq!(planned_data(&estate), ["a/data/one.lance"]);
+    let (code, report) = estate.apply();
+    assert_eq!(code, 0, "{report:#}");
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/a"), None).await.unwrap().len(), 20);
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/b"), None).await.unwrap().len(), 30);
+}
+
+/// `reclaim.applied` on a real NATS server.
+#[tokio::test]
+async fn an_apply_is_told_on_the_bus() {
+    let Some(nats) = squire_test_support::Nats::start("an_apply_is_told_on_the_bus") else { return };
+    let estate = Estate::new().await;
+    let id = estate.plan();
+    let url = format!("bus.url={}", nats.url());
+    let (code, out, err) = estate.reclaim(&["apply", "plan.json", "--set", "bus.kind=nats", "--set", &url]);
+    assert_eq!(code, 0, "{out}{err}");
+    let registry = squire_registry::Registry::open(&estate.text("lake/_squire"), &Default::default()).await.unwrap();
+    let config = squire_service::config::Bus {
+        kind: squire_service::config::BusKind::Nats,
+        url: Some(nats.url()),
+        ..Default::default()
+    };
+    let metrics = squire_service::telemetry::Metrics::new();
+    let bus = squire_service::bus::Bus::open(&config, registry.name(), registry.id(), Default::default(), metrics);
+    let bus = bus.await.unwrap();
+    let mut told = bus.consumer(squire_service::bus::Queue::Events("test".into())).await.unwrap();
+    let delivery = told.next(Duration::from_secs(20)).await.unwrap().expect("an event");
+    let event = delivery.event().unwrap().clone();
+    delivery.ack().await.unwrap();
+    assert_eq!(event.event_type, "io.squire.reclaim.applied.v1");
+    assert_eq!(event.source, format!("/estates/{}", registry.id()));
+    let data = &event.data;
+    assert_eq!((&data["plan"], &data["items"], &data["failed"]), (&json!(id), &json!(2), &json!(0)), "{data:#}");
+    assert_eq!(data["digest"], json!(estate.plan_file().digest));
+    assert!(told.next(Duration::from_millis(500)).await.unwrap().is_none(), "one event");
+}

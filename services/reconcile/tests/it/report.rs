@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use squire_lake::sample::{Columns, Sample};
+use squire_registry::{DatasetEntry, DatasetIntent, DatasetResult, Registry, RunRecord};
+use squire_test_support::{Proxy, Server};
+use uuid::Uuid;
 
 use super::output;
 
@@ -310,4 +313,128 @@ async fn a_dropped_table_is_trash_and_one_whose_bytes_are_gone_is_said() {
     assert_eq!(row("/gone")["outcome"]["reason"], "trashed");
     let kinds: Vec<&str> = whole["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["trash_without_bytes"], "{whole:#}");
+}
+
+/// A graph pins detached versions of its tables. Somebody commits beside it: no pin leads there.
+#[tokio::test]
+async fn a_commit_on_a_graphs_table_that_the_graph_did_not_make_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    table(&dir, "lake/g/__manifest", 2).await;
+    let path = dir.path().join("lake/g/nodes/0001-0001");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut sample = Sample::new(squire_lake::uri::canonical(path.to_str().unwrap()).unwrap(), Columns::default());
+    sample.write(10, 0).await.unwrap().write(10, 10).await.unwrap().commit_detached().await.unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 0, "{whole:#}");
+    assert!(found(&whole, "/0001-0001").iter().all(|(kind, _)| kind != "foreign_commit"), "{whole:#}");
+    sample.write(10, 20).await.unwrap().write(10, 30).await.unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 3, "{whole:#}");
+    let rows = whole["datasets"].as_array().unwrap().iter().flat_map(|d| d["findings"].as_array().unwrap());
+    let foreign: Vec<&Value> = rows.filter(|f| f["kind"] == "foreign_commit").collect();
+    assert_eq!(foreign.len(), 1, "not the graph's own table of versions: {whole:#}");
+    assert_eq!(foreign[0]["severity"], "error");
+    let detail = foreign[0]["detail"].as_str().unwrap();
+    assert!(detail.contains("2 of its versions") && detail.contains('3') && detail.contains('4'), "{detail}");
+}
+
+/// A run of ours wrote a file and does not know whether its commit landed: no version names the file. Of others' young files
+/// nothing is said but that they are young.
+#[tokio::test]
+async fn what_a_run_of_ours_left_behind_is_stranded_and_nothing_else_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let orders = table(&dir, "lake/orders", 2).await;
+    let at = dir.path().join("lake/_squire").to_str().unwrap().to_owned();
+    let binary = assert_cmd::cargo::cargo_bin("squire-reconcile").with_file_name("squire-registry");
+    assert!(std::process::Command::new(&binary).args(["init", &at]).status().unwrap().success());
+    let registry = Registry::open(&at, &Default::default()).await.unwrap();
+    let (run, uri) = (Uuid::now_v7(), squire_lake::uri::canonical(orders.to_str().unwrap()).unwrap());
+    let now = chrono::Utc::now();
+    let record = RunRecord {
+        run,
+        kind: "sweep".into(),
+        estate: registry.id(),
+        started_at: now,
+        command: "squire-maintenance sweep".into(),
+        actor: registry.actor().clone(),
+        tool_version: "0.1.0".into(),
+        mode: "maintain".into(),
+        config_digest: None,
+        plan_digest: None,
+        live: registry.snapshot().await.unwrap().live_counts(),
+        outcome: None,
+    };
+    registry.run_open(record).await.unwrap();
+    let intent = DatasetIntent {
+        read_version: 2,
+        steps: vec!["compact".into()],
+        versions: Vec::new(),
+        files: 0,
+        bytes: 0,
+        policy: Default::default(),
+        policy_source: "estate".into(),
+        plan_digest: None,
+    };
+    let entry = DatasetEntry { run, attempt: run, uri: uri.clone(), table: None, opened_at: now, intent, result: None };
+    registry.run_dataset_opened(run, entry).await.unwrap();
+    let ours = orders.join("data/00000000000000000000000000000001.lance");
+    std::fs::copy(first_data(&orders), &ours).unwrap();
+    let bytes = std::fs::metadata(&ours).unwrap().len();
+    let others = orders.join("data/00000000000000000000000000000002.lance");
+    std::fs::copy(first_data(&orders), &others).unwrap();
+    let days_ago = SystemTime::now() - Duration::from_secs(3 * 86_400);
+    std::fs::File::options().write(true).open(&others).unwrap().set_modified(days_ago).unwrap();
+    let stranded = |report: &Value| -> Vec<u64> {
+        let findings = report["datasets"][0]["findings"].as_array().unwrap().iter();
+        findings.filter(|f| f["kind"] == "stranded_bytes").map(|f| f["bytes"].as_u64().unwrap()).collect()
+    };
+    let (_, whole) = report(&dir, &["lake"]);
+    assert!(stranded(&whole).is_empty(), "it may be at work: {whole:#}");
+    let result = DatasetResult {
+        closed_at: chrono::Utc::now(),
+        outcome: "failed".into(),
+        stranded_bytes: bytes,
+        ..DatasetResult::default()
+    };
+    registry.run_dataset_closed(run, &uri, run, result).await.unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!((code, stranded(&whole)), (0, vec![bytes]), "{whole:#}");
+    assert_eq!(whole["totals"]["stranded_bytes"], bytes);
+    let young = found(&whole, "/orders").into_iter().filter(|(kind, _)| kind == "young_file");
+    assert_eq!(young.count(), 2, "{whole:#}");
+}
+
+/// What a report asks of an S3 server: per dataset one LIST that tells what it is, one of its objects, one GET per manifest. A second
+/// look costs its listing and its manifests once more, and only where something was found.
+#[test]
+fn a_report_costs_its_listings_and_its_manifests_and_nothing_more() {
+    let Some(server) = Server::shared("a_report_costs_its_listings_and_its_manifests_and_nothing_more") else { return };
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), server.bucket());
+    server.pylance("write", "s3://lake/requests/t0", serde_json::json!({"rows_each": 5, "appends": 5}));
+    let mut objects = bucket.read("requests/t0");
+    for name in ["t1", "t2", "t3"] {
+        if name == "t3" {
+            objects.insert("data/one.lance".into(), bytes::Bytes::from_static(b"nobody names it"));
+        }
+        bucket.write(&format!("requests/{name}"), &objects);
+    }
+    let proxy = Proxy::ageing(server.endpoint());
+    std::fs::write(dir.path().join("squire.toml"), server.storage(Some(&proxy.endpoint()))).unwrap();
+    proxy.pass();
+    let (code, whole) = report(&dir, &["s3://lake/requests"]);
+    assert_eq!(code, 0, "{whole:#}");
+    assert_eq!(found(&whole, "/t3"), [("orphan_file".to_string(), "data/one.lance".to_string())]);
+    let log = proxy.log();
+    let of = |name: &str| -> [usize; 3] {
+        let (path, prefix) = (format!("/lake/requests/{name}/"), format!("prefix=requests%2F{name}"));
+        let of = |r: &&squire_test_support::Request| r.path.starts_with(&path) || r.query.contains(&prefix);
+        let mine: Vec<_> = log.iter().filter(of).collect();
+        let lists = mine.iter().filter(|r| r.query.contains("list-type=")).count();
+        let manifests = mine.iter().filter(|r| r.method == "GET" && r.path.ends_with(".manifest")).count();
+        [lists, manifests, mine.len() - lists - manifests]
+    };
+    for name in ["t0", "t1", "t2"] {
+        assert_eq!(of(name), [2, 5, 0], "{name}: {log:#?}");
+    }
+    assert_eq!(of("t3"), [3, 10, 0], "{log:#?}");
 }

@@ -385,3 +385,34 @@ fn a_replica_killed_around_its_report_leaves_one_report_and_says_nothing_twice()
         assert_eq!(second.stop(), Some(143));
     }
 }
+
+/// The clock goes on; the table is not due and has not moved: two requests tell so, and its folder is not even listed.
+#[test]
+fn a_tick_asks_an_unmoved_dataset_two_questions() {
+    let Some(estate) = Estate::new("a_tick_asks_an_unmoved", "serve-unmoved", "*/2 * * * * *") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    estate.write("orders", &runtime().block_on(files(&dir.path().join("orders"))));
+    let proxy = Proxy::start(Server::shared("").unwrap().endpoint());
+    proxy.pass();
+    let replica = estate.replica_behind(&proxy, 0);
+    let done = || replica.lines("reconciled the estate");
+    wait("two reports", || (done().len() >= 2).then_some(()));
+    assert_eq!(done()[0]["looked"], 1, "{:?}", done());
+    let before = done().len();
+    proxy.pass();
+    // The one that may be under way, and two whole ones.
+    wait("three more", || (done().len() >= before + 3).then_some(()));
+    let log = proxy.log();
+    let orders = |r: &&squire_test_support::Request| r.path.contains("/orders/") || r.query.contains("orders");
+    let asked: Vec<_> = log.iter().filter(orders).collect();
+    assert!(asked.len() >= 4, "{asked:#?}");
+    for request in asked {
+        let manifest = request.path.contains("/orders/_versions/") && request.path.ends_with(".manifest");
+        assert!(request.method == "HEAD" && manifest, "{request:#?}");
+    }
+    assert!(done()[1..].iter().all(|l| l["looked"] == 0), "{:?}", done());
+    // What is gone is found out, although its next version is not there either.
+    let all = estate.bucket.list("serve-unmoved/lake/orders");
+    all.iter().for_each(|path| estate.bucket.delete(&format!("serve-unmoved/lake/orders/{path}")));
+    wait("a look at what is gone", || done().last().filter(|l| l["looked"] == 1 || l["seen"] == 0).map(|_| ()));
+}
