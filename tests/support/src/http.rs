@@ -5,6 +5,14 @@ use std::io::{self, BufRead, Read};
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 << 10;
 
+/// What an aged answer says of when an object was written.
+const LONG_AGO: (&str, &str) = ("Wed, 01 Jan 2020 00:00:00 GMT", "2020-01-01T00:00:00.000Z");
+
+/// Whether an object is Squire's own: the registry, a marker, a quarantine.
+pub(crate) fn is_ours(key: &str) -> bool {
+    key.contains("/_squire") || key.contains("/.squire-")
+}
+
 /// A message: its head with the empty line, and its body still in its transfer coding.
 pub(crate) struct Message {
     pub(crate) head: Vec<u8>,
@@ -78,6 +86,63 @@ impl Message {
                 }
             }
         }
+    }
+
+    /// Lets an answer say that the object was written long ago.
+    pub(crate) fn age(&mut self) {
+        self.set_headers(|name| name.eq_ignore_ascii_case("last-modified").then(|| LONG_AGO.0.to_string()));
+    }
+
+    /// The same of every object of a listing that is not Squire's own.
+    pub(crate) fn age_listing(&mut self) {
+        let text = String::from_utf8_lossy(&self.plain_body()).into_owned();
+        let mut parts = text.split("<Contents>");
+        let mut out = parts.next().unwrap_or_default().to_string();
+        for part in parts {
+            let between = |from: &str, to: &str| part.split_once(from).and_then(|(_, rest)| rest.split_once(to));
+            let (key, time) = (between("<Key>", "</Key>"), between("<LastModified>", "</LastModified>"));
+            out += "<Contents>";
+            out += &match (key, time) {
+                (Some((key, _)), Some((time, _))) if !is_ours(&format!("/{key}")) => part.replace(time, LONG_AGO.1),
+                _ => part.to_string(),
+            };
+        }
+        self.body = out.into_bytes();
+        let length = self.body.len().to_string();
+        self.set_headers(|name| name.eq_ignore_ascii_case("content-length").then(|| length.clone()));
+        if self.header("content-length").is_none() {
+            let head = String::from_utf8_lossy(&self.head);
+            let lines =
+                head.lines().filter(|l| !l.to_ascii_lowercase().starts_with("transfer-encoding:") && !l.is_empty());
+            let lines: Vec<String> = lines.map(String::from).chain([format!("Content-Length: {length}")]).collect();
+            self.head = format!("{}\r\n\r\n", lines.join("\r\n")).into_bytes();
+        }
+    }
+
+    fn set_headers(&mut self, value: impl Fn(&str) -> Option<String>) {
+        let head = String::from_utf8_lossy(&self.head);
+        let set = |line: &str| match line.split_once(':').and_then(|(name, _)| Some((name, value(name)?))) {
+            Some((name, value)) => format!("{name}: {value}\r\n"),
+            None => format!("{line}\r\n"),
+        };
+        let head = head.lines().map(set).collect::<String>();
+        self.head = head.into_bytes();
+    }
+
+    /// The body without its transfer coding.
+    fn plain_body(&self) -> Vec<u8> {
+        if self.header("transfer-encoding").is_none() {
+            return self.body.clone();
+        }
+        let (mut out, mut rest) = (Vec::new(), self.body.as_slice());
+        while let Some(end) = rest.windows(2).position(|w| w == b"\r\n") {
+            let size = std::str::from_utf8(&rest[..end]).unwrap_or_default().split(';').next().unwrap_or_default();
+            let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+            let Some(data) = rest.get(end + 2..end + 2 + size).filter(|_| size > 0) else { break };
+            out.extend(data);
+            rest = rest.get(end + 4 + size..).unwrap_or_default();
+        }
+        out
     }
 
     /// A header's value.
@@ -164,6 +229,34 @@ pub(crate) fn failure(status: u16, method: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aged_listing_says_so_of_everything_but_squires_own() {
+        let body = "<L><Contents><Key>a/x</Key><LastModified>2026-11-30T00:00:00Z</LastModified></Contents>\
+                    <Contents><Key>a/_squire/x</Key><LastModified>2026-11-30T00:00:00Z</LastModified></Contents></L>";
+        let aged = body.replacen("2026-11-30T00:00:00Z", "2020-01-01T00:00:00.000Z", 1);
+        let (one, two) = body.split_at(40);
+        let chunked = format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{one}\r\n{:x}\r\n{two}\r\n0\r\n\r\n",
+            one.len(),
+            two.len()
+        );
+        let sized = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        for text in [chunked, sized] {
+            let mut message = Message::response(&mut text.as_bytes(), "GET").unwrap();
+            message.age_listing();
+            assert_eq!(String::from_utf8_lossy(&message.body), aged);
+            assert_eq!(message.header("content-length"), Some(aged.len().to_string().as_str()));
+            assert_eq!(message.header("transfer-encoding"), None);
+            assert!(message.head.ends_with(b"\r\n\r\n"));
+        }
+        let head =
+            b"HTTP/1.1 200 OK\r\nLast-Modified: Mon, 30 Nov 2026 00:00:00 GMT\r\nContent-Length: 3\r\n\r\n".as_slice();
+        let mut message = Message::response(&mut &head[..], "HEAD").unwrap();
+        message.age();
+        assert_eq!(message.header("last-modified"), Some("Wed, 01 Jan 2020 00:00:00 GMT"));
+        assert_eq!(message.header("content-length"), Some("3"));
+    }
 
     #[test]
     fn bodies_keep_their_bytes_in_every_framing() {

@@ -135,6 +135,8 @@ struct Shared {
     dead: AtomicBool,
     stopped: AtomicBool,
     busy: AtomicUsize,
+    /// Every object that is not Squire's own is said to have been written long ago.
+    ages: bool,
 }
 
 /// A loopback proxy in front of an S3 server. Host header and path are forwarded as they came, so signatures stay valid. It ends
@@ -150,6 +152,18 @@ impl Proxy {
     /// # Panics
     /// When the endpoint is none, or no port is free.
     pub fn start(endpoint: &str) -> Self {
+        Self::with(endpoint, false)
+    }
+
+    /// The same; of every object that is not Squire's own the client hears that it was written long ago, which no test can wait for.
+    ///
+    /// # Panics
+    /// As [`Proxy::start`].
+    pub fn ageing(endpoint: &str) -> Self {
+        Self::with(endpoint, true)
+    }
+
+    fn with(endpoint: &str, ages: bool) -> Self {
         let upstream = endpoint.trim_start_matches("http://").trim_end_matches('/').parse().expect("http://IP:PORT");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -161,6 +175,7 @@ impl Proxy {
             dead: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
+            ages,
         });
         let accepting = shared.clone();
         std::thread::spawn(move || {
@@ -352,7 +367,12 @@ impl Connection {
     }
 
     fn forward_and(&mut self, message: &Message, method: &str, request: &Request, action: Action) -> io::Result<Next> {
-        let answer = self.forward(message, method)?;
+        let mut answer = self.forward(message, method)?;
+        if self.shared.ages && method == "GET" && request.query.contains("list-type=") {
+            answer.age_listing();
+        } else if self.shared.ages && !http::is_ours(&request.path) {
+            answer.age();
+        }
         match action {
             Action::KillAfter => {
                 self.shared.kill();

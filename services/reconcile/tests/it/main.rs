@@ -5,6 +5,7 @@
 mod bytes;
 mod contracts;
 mod reclaim;
+mod reclaim_s3;
 mod report;
 mod serve;
 

@@ -112,6 +112,8 @@ where
         return Ok(());
     }
     let (first, rest) = items.split_at(1);
+    // A manifest that lands late may name what went with any batch.
+    let mut went = Vec::new();
     // The first goes alone: credentials without the right to delete then leave one copy behind and no more.
     for (n, batch) in [first].into_iter().chain(rest.chunks(BATCH)).enumerate() {
         let mut batch: Vec<&Item> = batch.iter().collect();
@@ -131,7 +133,8 @@ where
             });
         }
         let gone = work.batch(out, &prefix, &batch).await;
-        work.look_again(out, &place, &prefix, &mut watch, &gone).await?;
+        went.extend(gone.iter().cloned());
+        work.look_again(out, &place, &prefix, &mut watch, (&gone, &mut went)).await?;
         remove_empty_directories(&place, &gone, matches!(work.rule, Rule::Whole));
         if out.stopped.is_some() || out.denied.is_some() {
             return Ok(());
@@ -338,7 +341,7 @@ impl Work<'_> {
         place: &Place,
         prefix: &str,
         watch: &mut Watch,
-        gone: &[String],
+        (gone, went): (&[String], &mut Vec<String>),
     ) -> Result<()> {
         let news = match watch.news(place).await {
             Ok(news) => news,
@@ -358,7 +361,8 @@ impl Work<'_> {
             }
             return Ok(());
         }
-        let named: Vec<String> = gone.iter().filter(|path| news.names(path)).cloned().collect();
+        let (named, still): (Vec<String>, Vec<String>) = went.drain(..).partition(|path| news.names(path));
+        *went = still;
         self.bring_back(out, prefix, &named).await;
         if let Some(why) = news.blind {
             out.stopped = Some(format!("a manifest that came meanwhile cannot be read: {why}"));
