@@ -1,4 +1,4 @@
-//! Datasets that lie in a bucket become records.
+//! Datasets that lie in a bucket become records, under their own names or those that a Lance namespace gives them.
 //!
 //! What a dataset is, `_versions/` decides: a directory that holds it, and nothing else is known of it here. Directories are
 //! walked level by level with listings that stop at `/`, so that the files of a dataset are never listed.
@@ -37,8 +37,40 @@ pub struct AdoptPlan {
     pub namespaces: Vec<Subject>,
     /// Tables that would be registered, with their location in the warehouse.
     pub tables: Vec<(Subject, String)>,
+    /// Those of them that have no data yet.
+    pub declared: BTreeSet<Subject>,
     /// Datasets that would not, and why.
     pub skipped: Vec<(String, String)>,
+}
+
+/// What a Lance namespace names below a root.
+pub struct Named<'a> {
+    /// Ids of its namespaces.
+    pub namespaces: Vec<Vec<String>>,
+    /// Its tables.
+    pub tables: Vec<NamedTable>,
+    /// Whether its tables alone become records: the bucket is not walked.
+    pub alone: bool,
+    /// Why a dataset, by its canonical URI, that it does not name is left out.
+    pub leave: &'a (dyn Fn(&str) -> Option<String> + Sync),
+}
+
+/// A table of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedTable {
+    /// Its id: the namespaces' names and its own.
+    pub id: Vec<String>,
+    /// The canonical URI of its place.
+    pub uri: String,
+    /// Its name is reserved, and there is no data yet.
+    pub declared: bool,
+}
+
+impl Named<'_> {
+    /// No namespace at all.
+    fn none() -> Named<'static> {
+        Named { namespaces: Vec::new(), tables: Vec::new(), alone: false, leave: &|_| None }
+    }
 }
 
 /// What was found below a root.
@@ -59,10 +91,24 @@ impl Registry {
     /// # Errors
     /// [`Error::Refused`] for a root that holds a warehouse below it, or that is a dataset itself; what the store answers.
     pub async fn adopt_plan(&self, root: &str, project: Option<&str>, options: &StorageOptions) -> Result<AdoptPlan> {
+        self.adopt_plan_named(root, project, options, &Named::none()).await
+    }
+
+    /// The same, with the names that a namespace gives: a table of id `a, b, t` becomes `table/<warehouse>/a/b/t`.
+    ///
+    /// # Errors
+    /// As [`Registry::adopt_plan`].
+    pub async fn adopt_plan_named(
+        &self,
+        root: &str,
+        project: Option<&str>,
+        options: &StorageOptions,
+        named: &Named<'_>,
+    ) -> Result<AdoptPlan> {
         let root = Root::open(root, options)?;
         let snapshot = self.snapshot().await?;
-        let found = walk(&root).await?;
-        plan(&snapshot, root.uri(), self.uri(), project, &found)
+        let found = if named.alone { Walk::default() } else { walk(&root).await? };
+        plan(&snapshot, root.uri(), self.uri(), project, &found, named)
     }
 
     /// Creates what a plan names; what exists already stays as it is.
@@ -89,7 +135,7 @@ impl Registry {
             location: location.clone(),
             tier: None,
             labels: Vec::new(),
-            declare: false,
+            declare: plan.declared.contains(subject),
         };
         futures::stream::iter(plan.tables.iter().filter(|(table, _)| !there.exists(table)).map(new))
             .map(|table| self.table_create(table, options, reason))
@@ -128,7 +174,14 @@ async fn walk(root: &Root) -> Result<Walk> {
     Ok(out)
 }
 
-fn plan(snapshot: &Snapshot, root: &str, registry: &str, project: Option<&str>, found: &Walk) -> Result<AdoptPlan> {
+fn plan(
+    snapshot: &Snapshot,
+    root: &str,
+    registry: &str,
+    project: Option<&str>,
+    found: &Walk,
+    named: &Named<'_>,
+) -> Result<AdoptPlan> {
     if found.datasets.iter().any(Vec::is_empty) {
         return Err(Error::Refused(format!(
             "{root} is a dataset itself; import the directory around it, or register it with `table create`"
@@ -157,6 +210,7 @@ fn plan(snapshot: &Snapshot, root: &str, registry: &str, project: Option<&str>, 
         makes_warehouse: makes,
         namespaces: Vec::new(),
         tables: Vec::new(),
+        declared: BTreeSet::new(),
         skipped: Vec::new(),
     };
     let below = root.strip_prefix(&base).unwrap_or_default().trim_matches('/');
@@ -166,10 +220,36 @@ fn plan(snapshot: &Snapshot, root: &str, registry: &str, project: Option<&str>, 
         .map(|s| percent_encoding::percent_decode_str(s).decode_utf8_lossy().into_owned())
         .collect();
     let mut taken = BTreeSet::new();
+    let mut places = BTreeSet::new();
+    for table in &named.tables {
+        if !places.insert(table.uri.as_str()) {
+            out.skipped.push((table.uri.clone(), format!("{} is a second name of it", table.id.join("/"))));
+            continue;
+        }
+        let candidate = below_of(&table.uri, &base).map(|location| Candidate {
+            path: table.id.clone(),
+            location,
+            uri: table.uri.clone(),
+        });
+        let added = candidate.and_then(|c| one(snapshot, &mut out, &mut taken, c, registry));
+        match added {
+            Ok(subject) if table.declared => _ = out.declared.insert(subject),
+            Ok(_) => {}
+            Err(why) => out.skipped.push((table.uri.clone(), why)),
+        }
+    }
     for dataset in &found.datasets {
         let segments: Vec<String> = above.iter().chain(dataset).cloned().collect();
         let uri = join_uri(&base, &segments.join("/"));
-        if let Err(why) = one(snapshot, &mut out, &mut taken, &segments, &uri, registry) {
+        if places.contains(uri.as_str()) {
+            continue;
+        }
+        let candidate = Candidate { path: uncut(&segments), location: segments.join("/"), uri: uri.clone() };
+        let added = match (named.leave)(&uri) {
+            Some(why) => Err(why),
+            None => one(snapshot, &mut out, &mut taken, candidate, registry),
+        };
+        if let Err(why) = added {
             out.skipped.push((uri, why));
         }
     }
@@ -178,6 +258,13 @@ fn plan(snapshot: &Snapshot, root: &str, registry: &str, project: Option<&str>, 
         out.skipped.push((join_uri(root, &deep.join("/")), why));
     }
     let mut namespaces: BTreeSet<Vec<String>> = BTreeSet::new();
+    for id in &named.namespaces {
+        let path: Vec<String> = [out.warehouse.clone()].into_iter().chain(id.iter().cloned()).collect();
+        match shape_path(&path, 1) {
+            Ok(()) => namespaces.extend((1..=path.len()).map(|n| path[..n].to_vec())),
+            Err(e) => out.skipped.push((format!("namespace {}", id.join("/")), e.to_string())),
+        }
+    }
     for (table, _) in &out.tables {
         let path = crate::cascade::path_of(table);
         namespaces.extend((1..path.len()).map(|n| path[..n].to_vec()));
@@ -186,36 +273,56 @@ fn plan(snapshot: &Snapshot, root: &str, registry: &str, project: Option<&str>, 
     Ok(out)
 }
 
-/// One dataset's name, or why it gets none.
-fn one(
-    snapshot: &Snapshot,
-    out: &mut AdoptPlan,
-    taken: &mut BTreeSet<Subject>,
-    segments: &[String],
-    uri: &str,
-    registry: &str,
-) -> std::result::Result<(), String> {
-    let location = segments.join("/");
-    let name = segments.last().map(String::as_str).unwrap_or_default();
-    if name.starts_with("__") {
-        return Err("names that begin with `__` are a catalog's own tables".into());
-    }
-    if within(uri, registry) {
-        return Err("it lies in the registry".into());
-    }
-    if let Some(location) = snapshot.locations.get(uri) {
-        return Err(format!("it is {} already", location.fields.table));
-    }
-    if let Some(trash) = snapshot.trash_at(uri).next() {
-        return Err(format!("it is {} in the trash", trash.fields.subject));
-    }
-    let mut path: Vec<String> = vec![out.warehouse.clone()];
-    path.extend(segments.iter().cloned());
+/// A dataset that may become a table.
+struct Candidate {
+    /// Its names below the warehouse's.
+    path: Vec<String>,
+    /// Where it lies in the warehouse.
+    location: String,
+    uri: String,
+}
+
+/// The names of a directory: a trailing `.lance` of the last one is cut.
+fn uncut(segments: &[String]) -> Vec<String> {
+    let mut path = segments.to_vec();
     if let Some(last) = path.last_mut()
         && let Some(cut) = last.strip_suffix(".lance").filter(|cut| !cut.is_empty())
     {
         *last = cut.to_owned();
     }
+    path
+}
+
+/// Where a URI lies below a root, not percent-encoded.
+fn below_of(uri: &str, base: &str) -> std::result::Result<String, String> {
+    let rest = uri.strip_prefix(base.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
+    let rest = rest.ok_or_else(|| format!("it lies outside of the warehouse, {base}"))?;
+    let decoded = percent_encoding::percent_decode_str(rest).decode_utf8();
+    decoded.map(|text| text.into_owned()).map_err(|_| "its place is not UTF-8".to_owned())
+}
+
+/// One dataset's name, or why it gets none.
+fn one(
+    snapshot: &Snapshot,
+    out: &mut AdoptPlan,
+    taken: &mut BTreeSet<Subject>,
+    candidate: Candidate,
+    registry: &str,
+) -> std::result::Result<Subject, String> {
+    let Candidate { path: below, location, uri } = candidate;
+    if location.rsplit('/').next().is_some_and(|name| name.starts_with("__")) {
+        return Err("names that begin with `__` are a catalog's own tables".into());
+    }
+    if within(&uri, registry) {
+        return Err("it lies in the registry".into());
+    }
+    if let Some(location) = snapshot.locations.get(&uri) {
+        return Err(format!("it is {} already", location.fields.table));
+    }
+    if let Some(trash) = snapshot.trash_at(&uri).next() {
+        return Err(format!("it is {} in the trash", trash.fields.subject));
+    }
+    let path: Vec<String> = [out.warehouse.clone()].into_iter().chain(below).collect();
     shape_path(&path, 2).and_then(|()| shape_location(&location)).map_err(|e| e.to_string())?;
     let subject = Subject::Table(path);
     if let Some(top) = snapshot.namespace(std::slice::from_ref(&out.warehouse))
@@ -226,8 +333,8 @@ fn one(
     if snapshot.exists(&subject) || !taken.insert(subject.clone()) {
         return Err(format!("the name {subject} is taken; register it with `table create` under another one"));
     }
-    out.tables.push((subject, location));
-    Ok(())
+    out.tables.push((subject.clone(), location));
+    Ok(subject)
 }
 
 fn only_project(snapshot: &Snapshot) -> String {

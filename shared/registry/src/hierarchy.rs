@@ -29,6 +29,43 @@ pub struct NewTable {
     pub declare: bool,
 }
 
+/// A warehouse to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewWarehouse<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// The project that owns it.
+    pub project: &'a str,
+    /// The bucket, prefix or directory.
+    pub root: &'a str,
+    /// Whether nobody outside the estate reads or clones from it.
+    pub exclusive: bool,
+    /// The URL of the Lance REST namespace that names its tables.
+    pub namespace: Option<&'a str>,
+}
+
+/// Whether a text is the URL of a namespace's server: `http` or `https`, a host, and no credentials, which have no place in a record.
+///
+/// # Errors
+/// [`Error::Invalid`], which says what is wrong.
+pub fn check_namespace_url(url: &str) -> Result<()> {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let wrong = match rest {
+        None => "it begins with neither http:// nor https://",
+        Some(rest) if rest.split('/').next().unwrap_or_default().is_empty() => "it names no host",
+        Some(rest) if rest.split('/').next().unwrap_or_default().contains('@') => {
+            "it carries credentials; set them in [storage.\"URL\"] of the configuration"
+        }
+        Some(rest) if rest.contains(['?', '#']) || rest.contains(|c: char| c.is_whitespace() || c.is_control()) => {
+            "it is more than an address and a path"
+        }
+        Some(_) => return Ok(()),
+    };
+    // What it carries is not repeated.
+    let shown = if wrong.contains("credentials") { "the URL" } else { url };
+    Err(Error::Invalid(format!("{shown} is no namespace: {wrong}")))
+}
+
 /// What `table set` changes; what is `None` stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableChanges {
@@ -74,8 +111,25 @@ impl Registry {
         options: &StorageOptions,
         reason: Option<&str>,
     ) -> Result<()> {
+        let new = NewWarehouse { id, project, root: root_uri, exclusive, namespace: None };
+        self.warehouse_make(new, options, reason).await
+    }
+
+    /// The same, also with a namespace.
+    ///
+    /// # Errors
+    /// As [`Registry::warehouse_create`]; [`Error::Invalid`] for a namespace that [`check_namespace_url`] refuses.
+    pub async fn warehouse_make(
+        &self,
+        new: NewWarehouse<'_>,
+        options: &StorageOptions,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        let NewWarehouse { id, project, root, exclusive, namespace } = new;
         shape(id)?;
-        let uri = canonical_uri(root_uri)?;
+        let namespace = namespace.map(|url| url.trim_end_matches('/').to_owned());
+        namespace.as_deref().map_or(Ok(()), check_namespace_url)?;
+        let uri = canonical_uri(root)?;
         if within(&uri, self.uri()) {
             return Err(Error::Invalid(format!("{uri} lies in the registry; a warehouse needs a place of its own")));
         }
@@ -100,7 +154,8 @@ impl Registry {
         }
         self.probe_root(&root).await?;
         self.mark(&root).await?;
-        let fields = Warehouse { project: project.to_owned(), root: uri, active: true, exclusive, deleting: false };
+        let project_id = project.to_owned();
+        let fields = Warehouse { project: project_id, root: uri, active: true, exclusive, namespace, deleting: false };
         self.create(&subject, fields, reason).await?;
         self.keep_if_parent::<Project, Warehouse>(&Subject::Project(project.to_owned()), &subject).await
     }

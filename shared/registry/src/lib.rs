@@ -68,7 +68,7 @@ pub mod window;
 mod work;
 
 pub use actor::Actor;
-pub use adopt::AdoptPlan;
+pub use adopt::{AdoptPlan, Named, NamedTable};
 pub use blocks::{Block, BlockInfo, BlockKind};
 pub use budget::{PerDay, Spending};
 pub use capabilities::{Answer, Capabilities, capabilities};
@@ -80,7 +80,7 @@ pub use error::{Error, Kind, Result};
 pub use govern::{
     EffectivePolicy, Forbidden, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo,
 };
-pub use hierarchy::{NewTable, TableChanges};
+pub use hierarchy::{NewTable, NewWarehouse, TableChanges, check_namespace_url};
 pub use http::observe_requests;
 pub use identity::{
     Located, MARKER, RESERVED, RegistryLost, ensure_marker, locate, markers_above, read_marker, registry_lost,

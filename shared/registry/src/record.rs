@@ -302,6 +302,9 @@ pub struct Warehouse {
     pub active: bool,
     /// Whether nobody outside the estate reads or clones from it. `false` refuses cleanup and reclaim.
     pub exclusive: bool,
+    /// The URL of the Lance REST namespace that names its tables; without credentials. A directory namespace lies in the root itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// It is being dropped; nothing new goes into it.
     #[serde(default)]
     pub deleting: bool,
