@@ -61,6 +61,10 @@ pub(super) fn is_secret<S: AsRef<str>>(path: &[S]) -> bool {
         return false;
     }
     let marks = ["secret", "password", "passwd", "token", "credential", "_key", "key_", "sas", "service_account"];
+    // What is sent to a namespace's server.
+    if path.iter().any(|s| s.as_ref().to_ascii_lowercase().starts_with("header")) {
+        return true;
+    }
     let in_tls = path.iter().any(|s| s.as_ref() == "tls");
     !in_tls && (last == "key" || marks.iter().any(|mark| last.contains(mark)))
 }

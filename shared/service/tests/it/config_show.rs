@@ -61,6 +61,8 @@ aws_secret_access_key = "hunter2-a"
 aws_session_token = "hunter2-b"
 [storage.delete]
 azure_storage_account_key = "hunter2-c"
+[storage."https://catalog"]
+"Header.X-Org" = "hunter2-e"
 [bus]
 kind = "nats"
 url = "nats://user:hunter2-d@host:4222"
