@@ -1,5 +1,6 @@
 //! What the tests of several crates share: a real S3 server ([`Server`]), a client that goes around everything ([`Bucket`]),
-//! a proxy between a program and that server which counts, fails, holds and kills ([`Proxy`]), and real NATS servers ([`Nats`]).
+//! a proxy between a program and that server which counts, fails, holds and kills ([`Proxy`]), real NATS servers ([`Nats`]), and
+//! real Lance namespaces ([`Catalog`]).
 //!
 //! Shipped code has no hooks for tests. A program under test is the real binary, and what disturbs it stands outside of it, where
 //! a network would.
@@ -7,6 +8,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bucket;
+mod catalog;
 mod http;
 mod nats;
 mod proxy;
@@ -14,6 +16,7 @@ mod rules;
 mod server;
 
 pub use bucket::{Bucket, Objects};
+pub use catalog::Catalog;
 pub use nats::Nats;
 pub use proxy::{Action, Gate, Proxy, Request};
 pub use rules::{failing_first, gated, kind, on_nth_of_kind, on_nth_write};

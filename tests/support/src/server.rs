@@ -21,7 +21,8 @@ pub struct Server {
     child: Mutex<Talk>,
 }
 
-struct Talk {
+/// A script that answers each line with one.
+pub(crate) struct Talk {
     child: Child,
     out: BufReader<ChildStdout>,
 }
@@ -49,7 +50,7 @@ impl Server {
         };
         let dir = tempfile::Builder::new().prefix("squire-s3-").tempdir().expect("a temporary folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../py/s3.py");
-        let mut child = Command::new(python)
+        let child = Command::new(python)
             .arg(script)
             .arg(dir.path())
             .args(flags)
@@ -57,8 +58,7 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .expect("python ran");
-        let out = BufReader::new(child.stdout.take().expect("piped"));
-        let mut talk = Talk { child, out };
+        let mut talk = Talk::with(child);
         let options = talk.line()["options"].clone();
         let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
         let options = options.as_object().expect("options").iter().map(|(k, v)| (k.clone(), text(v))).collect();
@@ -123,13 +123,22 @@ impl Server {
 
     fn ask(&self, line: &str) -> Value {
         let mut talk = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        let stdin = talk.child.stdin.as_mut().expect("piped");
-        stdin.write_all(format!("{line}\n").as_bytes()).expect("asked");
-        talk.line()
+        talk.ask(line)
     }
 }
 
 impl Talk {
+    pub(crate) fn with(mut child: Child) -> Self {
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, out }
+    }
+
+    pub(crate) fn ask(&mut self, line: &str) -> Value {
+        let stdin = self.child.stdin.as_mut().expect("piped");
+        stdin.write_all(format!("{line}\n").as_bytes()).expect("asked");
+        self.line()
+    }
+
     fn line(&mut self) -> Value {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("a line");
