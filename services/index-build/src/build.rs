@@ -193,6 +193,7 @@ async fn decide(tools: &Tools, ask: &Ask) -> Result<(String, Decision), Box<Outc
         Ok(snapshot) => snapshot,
         Err(e) => return Err(Box::new(Outcome::failed(transient(&e), e.to_string()))),
     };
+    estate.lake.backed_by(&snapshot);
     let Subject::Table(path) = &ask.table else {
         return Err(refused(Refused::new("not_registered", "no table was named", "table/a/b/t")));
     };

@@ -96,7 +96,7 @@ pub fn allowed(governance: &Governance, look: &Look, mode: Mode) -> Result<(), R
     }
     forbidden(governance)?;
     match &look.authority {
-        Authority::Linear | Authority::Detached { .. } | Authority::Managed => Ok(()),
+        Authority::Linear | Authority::Detached { .. } | Authority::Managed { .. } => Ok(()),
         Authority::Graph { mark } => {
             let what = format!("a graph owns the table ({mark})");
             Err(Refused::new("graph_owned", what, "build it with the graph's own tool"))

@@ -52,7 +52,7 @@ pub fn forbidden(governance: &Governance, now: DateTime<Utc>) -> Option<Skip> {
 /// What the dataset itself forbids: its owner is not Lance.
 pub fn not_ours(look: &Look) -> Option<Skip> {
     match &look.authority {
-        Authority::Linear | Authority::Detached { .. } | Authority::Managed => None,
+        Authority::Linear | Authority::Detached { .. } | Authority::Managed { .. } => None,
         Authority::Graph { mark } => {
             skip(SkipReason::GraphOwned, format!("a graph owns it ({mark}); let the graph's own tool maintain it"))
         }

@@ -106,6 +106,7 @@ impl Estate {
             })?,
             None => Snapshot::default(),
         };
+        lake.backed_by(&snapshot);
         if !by_hand {
             add_warehouses(&mut roots, &snapshot);
         }
@@ -136,6 +137,7 @@ impl Estate {
         let mut estate = Self { run, ..self.clone() };
         if let Some(registry) = &self.registry {
             estate.snapshot = registry.snapshot().await?;
+            estate.lake.backed_by(&estate.snapshot);
         }
         if !self.by_hand {
             estate.roots = self.config().estate.roots.iter().filter_map(|root| uri::canonical(root).ok()).collect();

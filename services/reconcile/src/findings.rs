@@ -324,6 +324,7 @@ pub(crate) fn of_estate(walk: &Walk<Row>) -> Vec<Finding> {
     places(walk, &mut out);
     buckets(walk, &mut out);
     out.extend(crate::contracts::of_estate(walk));
+    out.extend(crate::namespaces::of_estate(walk));
     out
 }
 
@@ -340,7 +341,7 @@ fn tables(walk: &Walk<Row>, out: &mut Vec<Finding>) {
                 out.push(Finding::new(FindingKind::TableDeclaredOnly, subject(), "declared, no data yet"));
             }
             Some(Place::Dataset(row)) if row.deregistered => {
-                let detail = "a .lance-deregistered marker lies in it";
+                let detail = crate::namespaces::DEREGISTERED;
                 out.push(Finding::new(FindingKind::TableDeregistered, subject(), detail));
             }
             _ => {}
@@ -392,6 +393,7 @@ pub(crate) fn incomplete(walk: &Walk<Row>) -> Vec<Incomplete> {
         remedy: "check the credentials and permissions; until then no file that it may name is an orphan".into(),
     };
     let mut out: Vec<Incomplete> = walk.scope.unreadable.iter().map(|(what, why)| unread(what, why.clone())).collect();
+    out.extend(crate::namespaces::incomplete(walk));
     for (at, place) in &walk.places {
         match place {
             Place::Dataset(row) => out.extend(row.incomplete.iter().cloned()),

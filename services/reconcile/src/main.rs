@@ -9,6 +9,7 @@
 mod cli;
 mod contracts;
 mod findings;
+mod namespaces;
 mod reclaim;
 mod report;
 mod row;

@@ -73,6 +73,8 @@ impl Visit for Rows {
 
     const CONTRACTS: bool = true;
 
+    const NAMESPACES: bool = true;
+
     fn add(&self, row: &mut Row, more: Vec<Finding>) {
         row.dataset.findings.extend(more);
     }

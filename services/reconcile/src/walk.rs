@@ -18,7 +18,7 @@ use squire_registry::{Floors, Policy};
 use squire_service::config::Loaded;
 use squire_service::report::Finding;
 
-use crate::{contracts, stranded};
+use crate::{contracts, namespaces, stranded};
 
 pub(crate) use scope::{Outside, Scope, lake, open, registry, scope};
 
@@ -44,6 +44,9 @@ pub(crate) trait Visit: Sync {
 
     /// Whether datasets are held against their contracts, which may read a column, and against the records of runs.
     const CONTRACTS: bool = false;
+
+    /// Whether namespaces are held against the registry.
+    const NAMESPACES: bool = false;
 
     /// Takes what that found.
     fn add(&self, _row: &mut Self::Row, _more: Vec<Finding>) {}
@@ -114,6 +117,9 @@ pub(crate) async fn walk<V: Visit>(
 pub(crate) async fn look_at<V: Visit>(scope: Scope, known: BTreeSet<String>, due: Due<'_>, visit: &V) -> Walk<V::Row> {
     let mut walk = Walk { scope, places: BTreeMap::new(), graph: CloneGraph::default(), left: BTreeSet::new() };
     let orphans = due.orphans;
+    if V::NAMESPACES {
+        walk.scope.catalogues = namespaces::read(&walk.scope, &known).await;
+    }
     let drafts = walk.first_looks(known, due, visit).await;
     walk.second_looks(drafts, orphans, visit).await;
     walk.weigh().await;

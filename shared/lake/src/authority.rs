@@ -11,7 +11,10 @@ pub enum Authority {
     /// Lance: the highest attached version is HEAD.
     Linear,
     /// A namespace commits for it.
-    Managed,
+    Managed {
+        /// Whether it is a directory namespace, whose versions are the files of `_versions/` and nothing else.
+        directory: bool,
+    },
     /// A graph pins detached versions (OmniGraph).
     Graph {
         /// What gave it away.
@@ -36,7 +39,7 @@ impl Authority {
     pub fn as_str(&self) -> &'static str {
         match self {
             Authority::Linear => "linear",
-            Authority::Managed => "managed",
+            Authority::Managed { .. } => "managed",
             Authority::Graph { .. } => "graph",
             Authority::Detached { .. } => "detached",
             Authority::Unknown { .. } => "unknown",
@@ -53,6 +56,26 @@ pub struct Marks {
     pub staging: usize,
     /// The parent directory's name, and whether a sibling `__manifest` of the parent exists.
     pub graph_neighbour: bool,
+    /// What a namespace says of it.
+    pub catalogued: Catalogued,
+}
+
+/// What a namespace says of a dataset, as far as its owner depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Catalogued {
+    /// Nothing that concerns its versions.
+    #[default]
+    Not,
+    /// It commits them, and agrees with the bucket about the newest.
+    Managed {
+        /// Whether it is a directory namespace.
+        directory: bool,
+    },
+    /// It cannot be told.
+    Unclear {
+        /// Why.
+        why: String,
+    },
 }
 
 /// Judges from HEAD and the marks. Pure.
@@ -72,6 +95,11 @@ pub fn judge(head: &Facts, marks: &Marks) -> Authority {
     }
     if marks.graph_neighbour {
         return Authority::Graph { mark: "it lies in nodes/ or edges/ beside a __manifest".into() };
+    }
+    match &marks.catalogued {
+        Catalogued::Not => {}
+        Catalogued::Managed { directory } => return Authority::Managed { directory: *directory },
+        Catalogued::Unclear { why } => return Authority::Unknown { why: why.clone(), feature_flags: false },
     }
     if marks.staging > 0 {
         return Authority::Unknown {

@@ -40,6 +40,8 @@ pub async fn commit(
     let task = lake.track(async move { builder.execute(transaction).await });
     match task.await {
         Ok(Ok(dataset)) => Ok(dataset),
+        // A server may hold a version that the bucket does not list: no loss is proven there.
+        Ok(Err(e)) if lake.backings().covers(&uri) => Err(Error::lance(doing, uri, e).unproven()),
         Ok(Err(e)) => Err(Error::lance(doing, uri, e)),
         Err(e) if e.is_panic() => {
             lake.replace_session();

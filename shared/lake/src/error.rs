@@ -102,6 +102,12 @@ impl Error {
         self
     }
 
+    /// The same, proving nothing about a commit.
+    pub(crate) fn unproven(mut self) -> Self {
+        self.outcome_known = false;
+        self
+    }
+
     /// The failure kind.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -153,6 +159,12 @@ impl std::error::Error for Error {
 fn classify(e: &lance::Error) -> (Kind, bool) {
     use lance::Error as L;
     match e {
+        // A namespace says by code what is the matter, and proves nothing about a commit.
+        L::Namespace { source, .. } => match (crate::namespace::code_of(e), source.downcast_ref::<lance::Error>()) {
+            (Some(code), _) => (crate::namespace::kind_of(code), false),
+            (None, Some(inner)) => classify(inner),
+            (None, None) => (Kind::Permanent, false),
+        },
         L::RetryableCommitConflict { .. }
         | L::CommitConflict { .. }
         | L::IncompatibleTransaction { .. }

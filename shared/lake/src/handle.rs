@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::faults::Faults;
+use crate::namespace::{self, Backings};
 use crate::rate::Requests;
 use crate::{Error, Kind, Result};
 
@@ -46,6 +47,7 @@ struct Inner {
     commits: TaskTracker,
     faults: Option<Arc<Faults>>,
     requests: Option<Requests>,
+    backings: Backings,
 }
 
 impl std::fmt::Debug for Lake {
@@ -132,8 +134,14 @@ impl Lake {
                 commits: TaskTracker::new(),
                 faults,
                 requests,
+                backings: Backings::default(),
             }),
         }
+    }
+
+    /// What namespaces speak for.
+    pub(crate) fn backings(&self) -> &Backings {
+        &self.inner.backings
     }
 
     /// The current session.
@@ -179,7 +187,11 @@ impl Lake {
     }
 
     fn params(&self, uri: &str) -> ObjectStoreParams {
-        self.params_with(uri, self.options(uri))
+        let mut params = self.params_with(uri, self.options(uri));
+        if let Some(lent) = self.inner.backings.lent(uri) {
+            params.storage_options_accessor = Some(lent);
+        }
+        params
     }
 
     fn params_with(&self, uri: &str, options: HashMap<String, String>) -> ObjectStoreParams {
@@ -283,17 +295,22 @@ impl Lake {
     }
 
     async fn load(&self, uri: &str, version: Option<u64>) -> Result<Dataset> {
-        let mut builder = DatasetBuilder::from_uri(self.routed(uri)).with_session(self.session());
-        let options = self.options(uri);
-        if self.wrapper(uri).is_some() {
-            builder = builder.with_store_params(self.params(uri));
-        } else if !options.is_empty() {
-            builder = builder.with_storage_options(options);
-        }
-        if let Some(version) = version {
-            builder = builder.with_version(version);
-        }
-        builder.load().await.map_err(|e| {
+        let loaded = match namespace::committer(self, uri).await? {
+            Some(managed) => {
+                let place = self.place(uri).await?;
+                managed.open(self, &place, self.routed(uri), self.params(uri), version).await
+            }
+            None => {
+                let mut builder = DatasetBuilder::from_uri(self.routed(uri))
+                    .with_session(self.session())
+                    .with_store_params(self.params(uri));
+                if let Some(version) = version {
+                    builder = builder.with_version(version);
+                }
+                builder.load().await
+            }
+        };
+        loaded.map_err(|e| {
             let error = Error::lance("opening the dataset", uri, e);
             let kind = match error.kind() {
                 Kind::Permanent => Kind::Open,

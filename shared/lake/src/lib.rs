@@ -16,6 +16,7 @@
 //! | [`examine`] | listing, look, and the second look before anything is called orphan or missing |
 //! | [`oracle`] | what a dataset's directory may hold after a test |
 //! | [`authority`] | who owns the dataset's HEAD |
+//! | [`namespace`] | catalogs that name datasets |
 //! | [`health`] | does every file that HEAD names exist |
 //! | [`hook`] | the table's own clean-up hook, which other writers run |
 //! | [`known`] | one request where a dataset has not moved |
@@ -66,6 +67,7 @@ mod links;
 pub mod listing;
 pub mod look;
 pub mod manifest;
+pub mod namespace;
 pub mod oracle;
 pub mod quarantine;
 pub mod rate;

@@ -11,12 +11,13 @@ use lance::Dataset;
 use object_store::ObjectStoreExt as _;
 use roaring::RoaringBitmap;
 
-use crate::authority::{self, Authority, Marks};
+use crate::authority::{self, Authority, Catalogued, Marks};
 use crate::handle::Place;
 use crate::health::{self, Missing};
 use crate::index::{self, IndexInfo};
 use crate::listing::{Kind, Listing, classify};
 use crate::manifest::{self, Facts};
+use crate::namespace::{self, Standing};
 use crate::refs::{Reads, Uses};
 use crate::stamp::Stamp;
 use crate::{Error, Kind as ErrorKind, Lake, Result, contain, links};
@@ -185,9 +186,11 @@ pub async fn glance(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked
 }
 
 async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Result<Looked> {
+    // First, because a namespace may lend what the bucket is read with.
+    let standing = namespace::standing(lake, uri).await;
     let place = lake.place(uri).await?;
     let listing = Listing::read(&place).await?;
-    let sorted = Sorted::of(&listing);
+    let mut sorted = Sorted::of(&listing);
     if sorted.manifests.iter().all(|m| !m.tree.is_empty() || m.detached) {
         let has = sorted.reserved || sorted.manifests.iter().any(|m| m.detached);
         return Ok(if has { Looked::DeclaredOnly } else { Looked::Nothing });
@@ -224,7 +227,9 @@ async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Resul
         detached: collected.manifests.iter().filter(|m| m.detached).count(),
         staging: sorted.staging,
         graph_neighbour: graph_neighbour(lake, uri).await,
+        catalogued: catalogued(lake, uri, &standing, &sorted, head_at).await,
     };
+    sorted.deregistered |= matches!(standing, Standing::Deregistered);
     let authority = authority::judge(&head, &marks);
     let hands_off = matches!(authority, Authority::Graph { .. } | Authority::Unknown { .. });
     let unopened = !opens && head.indices.iter().all(|i| index::is_system(&i.name));
@@ -282,6 +287,34 @@ pub(crate) async fn edges_of(lake: &Lake, uri: &str, own: &str) -> Result<Reads>
     }
     links::behind(uri, &collected.uses, &mut collected.reads).await;
     Ok(collected.reads)
+}
+
+/// What a namespace says of the dataset, held against the bucket: where they do not agree about the newest version, one of them does
+/// not know all, and opening the dataset may even write (Lance puts a manifest in its place that the namespace holds elsewhere).
+async fn catalogued(lake: &Lake, uri: &str, standing: &Standing, sorted: &Sorted, head_at: usize) -> Catalogued {
+    let managed = match standing {
+        Standing::Unclear { why } => return Catalogued::Unclear { why: why.clone() },
+        Standing::Managed(managed) => managed.clone(),
+        Standing::Free if sorted.staging > 0 => match namespace::staged_in_directory(lake, uri).await {
+            Some(managed) => managed,
+            None => return Catalogued::Not,
+        },
+        Standing::Free | Standing::Deregistered => return Catalogued::Not,
+    };
+    let Some(head) = sorted.manifests.get(head_at) else { return Catalogued::Not };
+    let why = match managed.latest().await {
+        Ok((version, path)) if version == head.version && path.ends_with(&head.path) => {
+            return Catalogued::Managed { directory: managed.is_directory() };
+        }
+        Ok((version, path)) => {
+            format!(
+                "its namespace's newest version is {version} at {path}, the bucket's {} at {}",
+                head.version, head.path
+            )
+        }
+        Err(e) => e.to_string(),
+    };
+    Catalogued::Unclear { why }
 }
 
 /// Whether the dataset lies in `nodes/` or `edges/` beside a `__manifest` (facts/omnigraph 1.6).

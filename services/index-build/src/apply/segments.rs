@@ -176,6 +176,7 @@ pub async fn segment(estate: &Estate, asked: &SegmentRequested, admission: &Admi
     let (uri, run, n) = (asked.uri.as_str(), asked.run, asked.segment);
     let reg = &estate.registry;
     let snapshot = reg.snapshot().await.map_err(registry("reading the registry", uri))?;
+    estate.lake.backed_by(&snapshot);
     // Names only: what the registry does not know is no work.
     if snapshot.table_at(uri).is_none() {
         tracing::warn!(uri, "the message names a table that is not registered; nothing is done");

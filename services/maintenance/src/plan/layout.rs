@@ -194,7 +194,7 @@ fn unclean(look: &Look) -> Vec<(StepReason, String)> {
     if look.managed_blobs() {
         add(StepReason::ReferencesIncomplete, "managed blobs are named only inside data".into());
     }
-    if look.authority == Authority::Managed {
+    if look.authority == (Authority::Managed { directory: false }) {
         add(StepReason::ManagedCatalog, "the catalog is the authority over its versions".into());
     }
     if look.dataset.is_none() {

@@ -25,6 +25,7 @@ mod known;
 mod lancedb;
 mod layouts;
 mod lost_commits;
+mod managed;
 mod memory;
 mod odd;
 mod old_clients;

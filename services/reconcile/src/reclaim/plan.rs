@@ -164,7 +164,7 @@ pub(crate) fn asked(asked: &Asked) -> Result<(), Forbidden> {
 pub(crate) fn owned_by_lance(facts: &Facts, around: Option<&str>) -> Result<(), Forbidden> {
     match &facts.authority {
         Authority::Linear | Authority::Detached { .. } => {}
-        Authority::Managed => return refuse(StepReason::ManagedCatalog, "a namespace commits for it"),
+        Authority::Managed { .. } => return refuse(StepReason::ManagedCatalog, "a namespace commits for it"),
         Authority::Graph { mark } => return skip(SkipReason::GraphOwned, format!("a graph owns it ({mark})")),
         Authority::Unknown { why, feature_flags: true } => {
             return skip(SkipReason::UnknownFeatureFlags, why.clone());
@@ -195,7 +195,7 @@ fn unfit(facts: &Facts, around: Option<&str>) -> Result<(), Forbidden> {
     }
 }
 
-/// Who else owns bytes of a dropped dataset: another id, a clone, a warehouse, a registry.
+/// Who else owns bytes of a dropped dataset: another id, a clone, a warehouse, a registry, a namespace.
 pub(crate) fn sole_owner(survey: &Survey, snapshot: &Snapshot, trash: &Record<Trash>) -> Result<(), Forbidden> {
     let at = trash.fields.uri.as_str();
     let overlaps = |other: &str| uri::within(other, at) || uri::within(at, other);
@@ -208,6 +208,9 @@ pub(crate) fn sole_owner(survey: &Survey, snapshot: &Snapshot, trash: &Record<Tr
     let other = snapshot.warehouses().find(|w| w.meta.id != trash.fields.warehouse && overlaps(&w.fields.root));
     if let Some(warehouse) = other {
         return refuse(StepReason::NotExclusive, format!("warehouse {} covers it, too", warehouse.meta.id));
+    }
+    if let Some(why) = survey.catalogues.iter().find_map(|catalogue| catalogue.claims(at)) {
+        return refuse(StepReason::ManagedCatalog, why);
     }
     match survey.graph.keep_set(at) {
         KeepSet::Incomplete(why) => refuse(StepReason::ReferencesIncomplete, why.join("; ")),

@@ -64,6 +64,7 @@ impl<'a> Run<'a> {
             config.config.limits.memory.as_u64(),
             config.config.budget.requests_per_second,
         );
+        lake.backed_by(&survey.snapshot);
         let run = Self {
             config,
             metrics,

@@ -13,6 +13,7 @@ use squire_registry::{Actor, Governance, Located, Registry, Snapshot, locate, ma
 use squire_service::cli::Failure;
 
 use super::ReconcileConfig;
+use crate::namespaces::Catalogue;
 use crate::walk::{self, Place, Scope, Visit};
 
 /// The whole estate, as one walk found it.
@@ -31,6 +32,8 @@ pub(crate) struct Survey {
     pub(crate) unreadable: Vec<(String, String)>,
     /// ROOTs given by hand in which there is no dataset.
     pub(crate) empty: Vec<String>,
+    /// What the namespaces name.
+    pub(crate) catalogues: Vec<Catalogue>,
     /// By canonical URI.
     pub(crate) rows: BTreeMap<String, Row>,
     /// When.
@@ -87,6 +90,8 @@ struct Reclaimable;
 impl Visit for Reclaimable {
     type Row = Box<Facts>;
 
+    const NAMESPACES: bool = true;
+
     fn row(&self, scope: &Scope, examined: &Examined, _keep: &KeepSet) -> Box<Facts> {
         let trashed = scope.snapshot.trash_at(&examined.look.uri).next().is_some();
         Box::new(facts(&examined.look, &examined.classes, trashed))
@@ -123,6 +128,7 @@ pub(crate) async fn survey(config: &ReconcileConfig, roots: &[String]) -> anyhow
         graph: walk.graph,
         unreadable: scope.unreadable,
         empty: scope.empty,
+        catalogues: scope.catalogues,
         rows,
         at: scope.at,
     })
@@ -163,6 +169,7 @@ pub(crate) async fn bare(config: &ReconcileConfig) -> anyhow::Result<Survey> {
         graph: CloneGraph::default(),
         unreadable: Vec::new(),
         empty: Vec::new(),
+        catalogues: Vec::new(),
         rows: BTreeMap::new(),
         at: Utc::now(),
     })

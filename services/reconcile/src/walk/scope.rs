@@ -12,6 +12,8 @@ use squire_service::cli::Failure;
 use squire_service::config::{Config, Loaded};
 use uuid::Uuid;
 
+use crate::namespaces::Catalogue;
+
 /// Registry, ROOTs, and what lies beside the datasets.
 pub(crate) struct Scope {
     /// The configuration.
@@ -42,6 +44,8 @@ pub(crate) struct Scope {
     pub(crate) outside: BTreeMap<String, Outside>,
     /// Protections, blocks and trash records that the last run saw and that are gone without a trace.
     pub(crate) vanished: Vec<(Vanished, Uuid)>,
+    /// What the namespaces name; only of a report.
+    pub(crate) catalogues: Vec<Catalogue>,
     /// When.
     pub(crate) at: DateTime<Utc>,
 }
@@ -90,6 +94,7 @@ pub(crate) async fn scope(
             .map_err(|e| Failure::could_not_run("the registry could not be read").caused_by(e))?,
         None => Snapshot::default(),
     };
+    lake.backed_by(&snapshot);
     if given.is_empty() {
         roots.extend(snapshot.warehouses().filter(|w| w.fields.active).map(|w| w.fields.root.clone()));
     }
@@ -126,6 +131,7 @@ pub(crate) async fn scope(
         quarantines: BTreeSet::new(),
         outside: BTreeMap::new(),
         vanished,
+        catalogues: Vec::new(),
         at: Utc::now(),
     })
 }

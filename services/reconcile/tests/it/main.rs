@@ -4,6 +4,7 @@
 
 mod bytes;
 mod contracts;
+mod namespaces;
 mod reclaim;
 mod reclaim_s3;
 mod report;

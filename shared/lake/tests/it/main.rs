@@ -9,6 +9,7 @@ mod damage;
 mod hook;
 mod look;
 mod lost;
+mod namespace;
 mod oracle;
 mod quarantine;
 mod quarantine_s3;
