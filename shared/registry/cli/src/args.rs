@@ -50,11 +50,11 @@ pub(crate) enum Verb {
         /// The file; `-` is standard output
         file: String,
     },
-    /// Makes records of a document, or of the datasets of a bucket; prints what it would create
+    /// Makes records of a document, of the datasets of a bucket, or of a Lance namespace; prints what it would create
     #[command(after_help = "Example: squire-registry import estate.json --registry s3://control/squire --apply\n  \
-                            squire-registry import s3://lake --project acme")]
+                            squire-registry import s3://lake --project acme\n  squire-registry import https://catalog.example/lake --apply")]
     Import {
-        /// A document of `export` (`-` is standard input), or the directory or URI of a bucket
+        /// A document of `export` (`-` is standard input), the directory or URI of a bucket, or the URL of a warehouse's namespace
         #[arg(value_name = "FILE|ROOT")]
         from: String,
         /// Into a registry that holds records: adds what is missing, replaces nothing
@@ -208,6 +208,9 @@ pub(crate) enum WarehouseVerb {
         /// Others read or clone from it: no cleanup, no reclaim
         #[arg(long)]
         not_exclusive: bool,
+        /// The Lance REST namespace that names its tables; its headers are those of [storage."URL"]
+        #[arg(long, value_name = "URL")]
+        namespace: Option<String>,
         #[command(flatten)]
         why: Why,
     },

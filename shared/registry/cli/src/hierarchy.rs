@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::Utc;
 use serde_json::{Value, json};
-use squire_registry::{Error, Kind, NewTable, Registry, Snapshot, Subject, TableChanges};
+use squire_registry::{Error, Kind, NewTable, NewWarehouse, Registry, Snapshot, Subject, TableChanges};
 use squire_service::cli::{Exit, Failure};
 
 use crate::args::{NamespaceVerb, ProjectVerb, TableVerb, WarehouseVerb};
@@ -80,12 +80,15 @@ pub(crate) async fn project(context: &Context, verb: ProjectVerb) -> anyhow::Res
 
 pub(crate) async fn warehouse(context: &Context, verb: WarehouseVerb) -> anyhow::Result<Exit> {
     match verb {
-        WarehouseVerb::Create { warehouse, project, root, not_exclusive, why } => {
+        WarehouseVerb::Create { warehouse, project, root, not_exclusive, namespace, why } => {
             let (id, project) = (id_of("warehouse", &warehouse)?, id_of("project", &project)?);
             let registry = context.registry(&[]).await?;
             let options = context.options(&root);
             let reason = why.reason.as_deref();
-            registry.warehouse_create(&id, &project, &root, !not_exclusive, &options, reason).await.map_err(failure)?;
+            let exclusive = !not_exclusive;
+            let new =
+                NewWarehouse { id: &id, project: &project, root: &root, exclusive, namespace: namespace.as_deref() };
+            registry.warehouse_make(new, &options, reason).await.map_err(failure)?;
             let subject = Subject::Warehouse(id);
             done(context, format!("{subject} created over {root}, the root is marked"), json!({ "created": subject }))
         }
@@ -119,12 +122,13 @@ pub(crate) async fn warehouse(context: &Context, verb: WarehouseVerb) -> anyhow:
                 .collect();
             let w = &record.fields;
             let text = format!(
-                "warehouse/{}\nproject: {}\nroot: {}\nactive: {}\nexclusive: {}\nnamespaces: {}",
+                "warehouse/{}\nproject: {}\nroot: {}\nactive: {}\nexclusive: {}\nnamed by: {}\nnamespaces: {}",
                 record.meta.id,
                 w.project,
                 w.root,
                 w.active,
                 w.exclusive,
+                w.namespace.as_deref().unwrap_or("no server"),
                 or_none(&held)
             );
             done(context, text, json!({ "warehouse": id, "fields": w, "namespaces": held, "record": record.meta }))

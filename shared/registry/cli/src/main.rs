@@ -1,6 +1,10 @@
 //! `squire-registry`: the admin command over an estate's records.
 
+// Lance's futures nest deeply; the layout of ours contains theirs.
+#![recursion_limit = "256"]
+
 mod args;
+mod catalog;
 mod context;
 mod contract;
 mod drops;

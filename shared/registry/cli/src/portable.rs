@@ -6,6 +6,7 @@ use serde_json::json;
 use squire_registry::{Actor, Document, ImportPlan};
 use squire_service::cli::{Exit, Failure, print_stdout};
 
+use crate::catalog::{self, Planned};
 use crate::context::{Context, failure};
 use crate::output::emit;
 
@@ -51,7 +52,8 @@ pub(crate) async fn import(context: &Context, asked: Asked) -> anyhow::Result<Ex
     if asked.from == "-" || Path::new(&asked.from).is_file() {
         return import_document(context, &asked).await;
     }
-    let named_file = !asked.from.contains("://") && asked.from.ends_with(".json");
+    let is_url = asked.from.starts_with("http://") || asked.from.starts_with("https://");
+    let named_file = !is_url && !asked.from.contains("://") && asked.from.ends_with(".json");
     if named_file && !Path::new(&asked.from).exists() {
         return Err(Failure::usage(format!("there is no file {}", asked.from)).into());
     }
@@ -60,7 +62,7 @@ pub(crate) async fn import(context: &Context, asked: Asked) -> anyhow::Result<Ex
             Failure::usage("--merge is for a document; a bucket's datasets are always added to what is there").into()
         );
     }
-    import_root(context, &asked).await
+    import_place(context, &asked, is_url).await
 }
 
 async fn import_document(context: &Context, asked: &Asked) -> anyhow::Result<Exit> {
@@ -104,11 +106,18 @@ async fn import_document(context: &Context, asked: &Asked) -> anyhow::Result<Exi
     Ok(Exit::Ok)
 }
 
-async fn import_root(context: &Context, asked: &Asked) -> anyhow::Result<Exit> {
-    let roots = [asked.from.clone()];
-    let registry = context.registry(&roots).await?;
-    let options = context.options(&asked.from);
-    let plan = registry.adopt_plan(&asked.from, asked.project.as_deref(), &options).await.map_err(failure)?;
+async fn import_place(context: &Context, asked: &Asked, is_url: bool) -> anyhow::Result<Exit> {
+    let (registry, planned) = if is_url {
+        let registry = context.registry(&[]).await?;
+        let planned = catalog::of_url(context, &registry, &asked.from).await?;
+        (registry, planned)
+    } else {
+        let registry = context.registry(std::slice::from_ref(&asked.from)).await?;
+        let planned = catalog::of_root(context, &registry, &asked.from, asked.project.as_deref()).await?;
+        (registry, planned)
+    };
+    let Planned { plan, root, unread } = planned;
+    let options = context.options(&root);
     let verb = if asked.apply { "created" } else { "would create" };
     let mut text = String::new();
     if let Some(project) = &plan.project {
@@ -118,17 +127,19 @@ async fn import_root(context: &Context, asked: &Asked) -> anyhow::Result<Exit> {
         text.push_str(&format!("{verb} warehouse/{} over {root} in project `{project}`\n", plan.warehouse));
     }
     text.extend(plan.namespaces.iter().map(|n| format!("{verb} {n}\n")));
-    text.extend(plan.tables.iter().map(|(table, location)| format!("{verb} {table} at {location}\n")));
+    let without = |table| if plan.declared.contains(table) { ", declared, no data yet" } else { "" };
+    text.extend(plan.tables.iter().map(|(table, at)| format!("{verb} {table} at {at}{}\n", without(table))));
     text.extend(plan.skipped.iter().map(|(uri, why)| format!("skipped {uri}: {why}\n")));
+    text.extend(unread.iter().map(|(what, why)| format!("could not be read: {what}: {why}\n")));
     if asked.apply {
         registry.adopt(&plan, &options, asked.reason.as_deref()).await.map_err(failure)?;
-    } else if plan.tables.is_empty() {
+    } else if plan.tables.is_empty() && plan.namespaces.is_empty() {
         text.push_str("no dataset to register\n");
     } else {
         text.push_str("Nothing is done yet: --apply does it.\n");
     }
-    emit(&context.common, &text, &json!({ "import": plan, "applied": asked.apply }))?;
-    Ok(Exit::Ok)
+    emit(&context.common, &text, &json!({ "import": plan, "unread": unread, "applied": asked.apply }))?;
+    Ok(if unread.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
 pub(crate) async fn upgrade(context: &Context, reason: Option<String>) -> anyhow::Result<Exit> {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod catalog;
 mod config_reference;
 mod contract;
 mod drops;
