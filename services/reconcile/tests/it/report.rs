@@ -319,7 +319,12 @@ async fn a_dropped_table_is_trash_and_one_whose_bytes_are_gone_is_said() {
 #[tokio::test]
 async fn a_commit_on_a_graphs_table_that_the_graph_did_not_make_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    table(&dir, "lake/g/__manifest", 2).await;
+    // The graph's own table of versions goes on in attached ones, also after a detached proposal.
+    let at = dir.path().join("lake/g/__manifest");
+    std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+    let mut catalog = Sample::new(squire_lake::uri::canonical(at.to_str().unwrap()).unwrap(), Columns::default());
+    catalog.write(10, 0).await.unwrap().commit_detached().await.unwrap().write(10, 10).await.unwrap();
+    squire_lake::sample::set_schema_metadata(&at, "omnigraph:internal_schema_version", "14").unwrap();
     let path = dir.path().join("lake/g/nodes/0001-0001");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let mut sample = Sample::new(squire_lake::uri::canonical(path.to_str().unwrap()).unwrap(), Columns::default());
