@@ -29,6 +29,35 @@ async fn every_state_is_told_apart() {
     assert_eq!(states(&here.look().await)[1].1, State::Unreadable);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_covers_no_row_or_answers_wrongly_is_no_success() {
+    let here = Here::with_table(2, 300).await;
+    here.built(&["--columns", "id", "--type", "BTREE"]);
+    let look = here.look().await;
+    let (lake, dataset) = (crate::common::lake(), look.dataset.clone().unwrap());
+    let asked = async |info: &squire_lake::index::IndexInfo, dataset| {
+        squire_lake::verify::built(&lake, &dataset, info, &serde_json::Map::new()).await
+    };
+    let info = look.indices[0].clone();
+    assert_eq!(asked(&info, dataset.clone()).await.unwrap().unwrap().exact, Some(true));
+    let empty = squire_lake::index::IndexInfo { indexed_rows: 0, unindexed_rows: 600, ..info.clone() };
+    let refused = asked(&empty, dataset).await.unwrap_err();
+    assert_eq!(refused.kind(), squire_lake::Kind::Verify);
+    assert!(refused.to_string().contains("covers no row"), "{refused}");
+    // An index that says it covers rows that are not in it: what it finds is less than what a scan finds.
+    for (column, index_type) in [("id", "BTREE"), ("kind", "BITMAP"), ("vector", "IVF_FLAT")] {
+        let here = Here::with_table(1, 300).await;
+        here.built(&["--columns", column, "--type", index_type]);
+        let columns = squire_lake::sample::Columns { vector: 16, page: 0 };
+        let mut sample = squire_lake::sample::Sample::open(&lake, &here.uri(), columns).await.unwrap();
+        sample.claim_coverage_of_unindexed_rows(300, 5_000).await.unwrap();
+        let look = here.look().await;
+        assert_eq!(look.indices[0].unindexed_rows, 0, "it says that it covers them");
+        let wrong = asked(&look.indices[0], look.dataset.clone().unwrap()).await.unwrap_err();
+        assert_eq!(wrong.kind(), squire_lake::Kind::Verify, "{index_type}: {wrong}");
+    }
+}
+
 /// Runs the command by a Python that waits for it; bytes of its peak of resident memory.
 fn peak(python: &str, command: &std::process::Command) -> u64 {
     let wait = "import resource, subprocess, sys\n\

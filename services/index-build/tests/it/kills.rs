@@ -72,6 +72,29 @@ async fn a_build_in_flight_is_taken_back_and_leaves_nothing() {
     s3.whole(Leftovers::None, "taken back").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_that_arrives_while_an_index_is_built_stops_its_commit() {
+    let Some(server) = Server::shared("a_freeze_that_arrives_while_an_index_is_built_stops_its_commit") else { return };
+    let s3 = OnS3::new(server).await;
+    let version = s3.look().await.version();
+    let (gate, rule) = gated(|request| request.is_write() && kind(request) == "PUT _indices");
+    s3.proxy.set(rule);
+    let child = s3.start();
+    gate.arrived();
+    let table = "table/sales/t".parse().unwrap();
+    s3.registry.protect(&table, squire_registry::Level::Freeze, Some("audit")).await.unwrap();
+    gate.open();
+    assert_eq!(s3.end(child), 3, "{}", s3.said("err"));
+    let said: Value = serde_json::from_str(&s3.said("out")).unwrap();
+    assert_eq!((&said["outcome"], &said["reason"]), (&"refused".into(), &"frozen".into()), "{said:#}");
+    assert_eq!(
+        (s3.look().await.version(), s3.index_dirs().len()),
+        (version, 0),
+        "nothing is committed, nothing is left"
+    );
+    s3.whole(Leftovers::None, "frozen").await;
+}
+
 /// Somebody else's compaction lands while the index is built: the commit is refused by the library, what was built goes, and the
 /// next attempt covers the new fragments.
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,10 @@ const BASE: u64 = 160 << 20;
 const SORT: u64 = 256 << 20;
 /// A row's address or id, with what a hash map adds.
 const ROW: u64 = 24;
-/// Batches of vectors in flight while they are assigned to partitions.
+/// Batches of vectors in flight while they are assigned to partitions, or compared one by one.
 const SHUFFLE: u64 = 128 << 20;
+/// What is kept of a vector index that is asked.
+const ASKED: u64 = 512 << 20;
 /// A full-text build gets at least and at most this.
 const TEXT: (u64, u64) = (256 << 20, 2 << 30);
 
@@ -75,7 +77,9 @@ fn vector(kind: K, definition: &Definition, rows: u64, column: u64) -> u64 {
     } + ROW;
     let graph = if kind.has_graph() { 20 * 2 * 8 } else { 0 };
     let writing = (partition * (per_row + graph) * 4).min(column * 2 + rows * (ROW + graph));
-    training.max(SHUFFLE.min(column) + writing)
+    // It is asked before success is said: all of its partitions are read, and the vectors themselves.
+    let asking = (rows * per_row).min(ASKED) + SHUFFLE.min(column);
+    training.max(SHUFFLE.min(column) + writing) + asking
 }
 
 #[cfg(test)]
@@ -110,6 +114,7 @@ mod tests {
         let got = of(&definition(K::IvfPq, 128, params), rows, rows * 512).bytes;
         // 122 x 256 vectors of 512 bytes, twice, or 128 MiB of batches and four partitions: the latter.
         let writing = (rows / 122 * 2) * 32 * 4;
-        assert_eq!(got, (160 << 20) + (128 << 20) + writing);
+        // A million codes of 32 bytes are asked, and 128 MiB of batches compared.
+        assert_eq!(got, (160 << 20) + (128 << 20) + writing + 32_000_000 + (128 << 20));
     }
 }

@@ -362,7 +362,7 @@ async fn search(dataset: &Arc<Dataset>, column: &str, term: &str) -> Result<(BTr
 /// Searched partitions and refined candidates per result: with both this large, what is left of a fall in recall is lost rows,
 /// not the quantiser's noise, which differs between rows that were scanned before a fold and are encoded after it.
 const PROBES: usize = 1_024;
-const REFINE: u32 = 20;
+pub(super) const REFINE: u32 = 20;
 
 /// Vectors: recall@10 against the brute-force answer of the same version, before and after.
 pub(super) async fn vector(
@@ -380,8 +380,8 @@ pub(super) async fn vector(
         // Brute force over more than the cap would cost more than the pass itself.
         return Ok(None);
     }
-    let (a, before_took) = recall(before, column, &queries, None).await?;
-    let (b, after_took) = recall(after, column, &queries, None).await?;
+    let (a, before_took) = recall(before, column, &queries, None, REFINE).await?;
+    let (b, after_took) = recall(after, column, &queries, None, REFINE).await?;
     if b + RECALL_TOLERANCE < a {
         return Err(mismatch(uri, format!("recall@10 of index {} fell from {a:.3} to {b:.3}", info.name)));
     }
@@ -399,12 +399,13 @@ pub(super) async fn recall(
     column: &str,
     queries: &[ArrayRef],
     metric: Option<DistanceType>,
+    refine: u32,
 ) -> Result<(f64, f64)> {
     let (mut hits, mut wanted, mut seconds) = (0usize, 0usize, 0.0);
     for query in queries {
-        let exact = nearest(dataset, column, query, (false, metric)).await?;
+        let exact = nearest(dataset, column, query, (None, metric)).await?;
         let start = Instant::now();
-        let found = nearest(dataset, column, query, (true, metric)).await?;
+        let found = nearest(dataset, column, query, (Some(refine), metric)).await?;
         seconds += start.elapsed().as_secs_f64();
         hits += exact.iter().filter(|id| found.contains(id)).count();
         wanted += exact.len();
@@ -416,18 +417,18 @@ async fn nearest(
     dataset: &Arc<Dataset>,
     column: &str,
     query: &ArrayRef,
-    (indexed, metric): (bool, Option<DistanceType>),
+    (refine, metric): (Option<u32>, Option<DistanceType>),
 ) -> Result<Vec<u64>> {
     let uri = dataset.uri();
     let mut scan = dataset.scan();
     scan.nearest(column, query.as_ref(), 10).map_err(lance_error(uri))?;
-    scan.use_index(indexed);
+    scan.use_index(refine.is_some());
     if let Some(metric) = metric {
         scan.distance_metric(metric);
     }
-    if indexed {
+    if let Some(refine) = refine {
         scan.nprobes(PROBES);
-        scan.refine(REFINE);
+        scan.refine(refine);
     }
     scan.empty_project().map_err(lance_error(uri))?;
     scan.disable_scoring_autoprojection();
