@@ -151,8 +151,9 @@ async fn row_ids(dataset: &Dataset, scan: lance::dataset::scanner::Scanner) -> R
     collected(dataset, scan, ROW_ID).await
 }
 
-async fn collected(dataset: &Dataset, scan: lance::dataset::scanner::Scanner, name: &str) -> Result<Vec<u64>> {
+async fn collected(dataset: &Dataset, mut scan: lance::dataset::scanner::Scanner, name: &str) -> Result<Vec<u64>> {
     let uri = dataset.uri();
+    in_little_memory(&mut scan);
     let stream = scan.try_into_stream().await.map_err(lance_error(uri))?;
     let batches: Vec<RecordBatch> = stream.try_collect().await.map_err(lance_error(uri))?;
     let mut ids: Vec<u64> = batches
@@ -162,6 +163,11 @@ async fn collected(dataset: &Dataset, scan: lance::dataset::scanner::Scanner, na
         .collect();
     ids.sort_unstable();
     Ok(ids)
+}
+
+/// The reader's own default reads two GiB ahead. A batch of the widest vectors (16 KiB) still fits into the buffer many times.
+fn in_little_memory(scan: &mut lance::dataset::scanner::Scanner) {
+    scan.io_buffer_size(128 << 20).batch_size(1_024);
 }
 
 /// Exact types: equality look-ups through the index equal the scan of the same version.
@@ -345,6 +351,7 @@ async fn search(dataset: &Arc<Dataset>, column: &str, term: &str) -> Result<(BTr
     let mut scan = dataset.scan();
     scan.full_text_search(query).map_err(lance_error(uri))?;
     scan.project(&[column]).map_err(lance_error(uri))?;
+    in_little_memory(&mut scan);
     scan.disable_scoring_autoprojection();
     let stream = scan.try_into_stream().await.map_err(lance_error(uri))?;
     let batches: Vec<RecordBatch> = stream.try_collect().await.map_err(lance_error(uri))?;
