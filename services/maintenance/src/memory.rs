@@ -34,16 +34,26 @@ const SHUFFLED: u64 = 256 << 20;
 
 /// Bytes that a plan's biggest step may hold at once.
 pub fn estimate(layout: &Layout, plan: &DatasetPlan) -> u64 {
+    of_rounds(layout, &plan.rounds)
+}
+
+/// The same of its rounds alone.
+pub fn of_rounds(layout: &Layout, rounds: &[Round]) -> u64 {
     let most = |round: &Round| {
         let fold = round.indices.iter().map(|i| fold(layout, i)).max().unwrap_or(0);
         rewrite(layout, round).max(fold).max(verify(layout, round))
     };
-    BASE + plan.rounds.iter().map(most).max().unwrap_or(0)
+    BASE + rounds.iter().map(most).max().unwrap_or(0)
+}
+
+/// Bytes that a round's tasks read and write, payloads beside the data files included.
+fn written(layout: &Layout, round: &Round) -> u64 {
+    round.tasks.iter().map(|t| t.bytes + t.rows * layout.payload).sum()
 }
 
 /// Executing and landing a round's tasks.
 fn rewrite(layout: &Layout, round: &Round) -> u64 {
-    let written: u64 = round.tasks.iter().map(|t| t.bytes).sum();
+    let written = written(layout, round);
     let ids: BTreeSet<u64> = round.tasks.iter().flat_map(|t| t.fragments.iter().copied()).collect();
     let rows: u64 = layout.fragments.iter().filter(|f| ids.contains(&f.id)).map(|f| f.physical_rows).sum();
     let tasks = TASKS.min(round.tasks.len() as u64);
@@ -68,7 +78,7 @@ fn fold(layout: &Layout, work: &IndexWork) -> u64 {
 
 /// Comparing what was rewritten and what was folded with the version before.
 fn verify(layout: &Layout, round: &Round) -> u64 {
-    let written: u64 = round.tasks.iter().map(|t| t.bytes).sum();
+    let written = written(layout, round);
     let rows = 4 * SAMPLE.max(layout.held_row_bytes()).min(written);
     let indexed = !layout.indices.is_empty() && !round.is_empty();
     let live: u64 = layout.fragments.iter().map(|f| f.bytes).sum();

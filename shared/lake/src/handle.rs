@@ -307,8 +307,9 @@ impl Lake {
     }
 }
 
-/// What the client sends in one request (`object_store`: S3's `DeleteObjects` takes 1,000 keys, Azure's batch 256).
-fn deletes_at_once(uri: &str, options: &HashMap<String, String>) -> usize {
+/// How many objects the client deletes with one request (`object_store`: S3's `DeleteObjects` takes 1,000 keys, Azure's batch 256);
+/// 1 where the store has no such request, or the options of this URI switch it off.
+pub fn deletes_at_once(uri: &str, options: &HashMap<String, String>) -> usize {
     let off = |key: &str| options.get(key).is_some_and(|v| v.eq_ignore_ascii_case("true"));
     match uri.split("://").next() {
         Some("s3" | "s3+ddb") if off("aws_disable_bulk_delete") || off("disable_bulk_delete") => 1,

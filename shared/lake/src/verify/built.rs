@@ -8,7 +8,7 @@ use lance::Dataset;
 use lance_linalg::distance::DistanceType;
 use serde_json::{Map, Value};
 
-use super::indices::{exact, found_rows, recall, sample_rows, scope};
+use super::indices::{REFINE, exact, found_rows, recall, sample_rows, scope};
 use super::{IndexCheck, LOOKUPS, mismatch};
 use crate::index::IndexInfo;
 use crate::{Lake, Result, contain};
@@ -65,7 +65,7 @@ async fn vector(
         return Ok(None);
     }
     let metric = params.get("metric").and_then(Value::as_str).and_then(|m| DistanceType::try_from(m).ok());
-    let (recall, seconds) = recall(dataset, column, &queries, metric).await?;
+    let (recall, seconds) = recall(dataset, column, &queries, metric, REFINE).await?;
     if recall < RECALL_FLOOR {
         return Err(mismatch(
             uri,
