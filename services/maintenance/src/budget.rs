@@ -71,10 +71,24 @@ pub fn requests(plan: &DatasetPlan) -> Requests {
         }
         add(COMMIT, 2 * u64::from(!round.tasks.is_empty()) + u64::from(!round.indices.is_empty()));
     }
-    let (versions, files) = (plan.removal.versions.len() as u64, plan.removal.files.len() as u64);
-    add(Requests { list: 4, ..Requests::default() }, versions.div_ceil(100));
-    add(Requests { get: versions, delete: versions + files, ..Requests::default() }, 1);
+    add(clean_up(plan), 1);
     out
+}
+
+/// A look again at every manifest, and then per chunk the refs twice, its manifests' bytes, and its deletes: in bulk where the store
+/// has that, the first manifest and the first file alone.
+fn clean_up(plan: &DatasetPlan) -> Requests {
+    let (versions, files) = (plan.removal.versions.len() as u64, plan.removal.files.len() as u64);
+    if versions == 0 {
+        return Requests::default();
+    }
+    let chunks = versions.div_ceil(squire_lake::clean::CHUNK as u64);
+    let delete = match squire_lake::handle::deletes_at_once(&plan.uri, &Default::default()) as u64 {
+        1 => versions + files,
+        bulk => 2 + chunks + chunks.max(files.div_ceil(bulk)),
+    };
+    let looked_at = versions + plan.retained.len() as u64 + 1;
+    Requests { list: 1 + 6 * chunks, get: looked_at + versions, delete, ..Requests::default() }
 }
 
 fn spending(config: &MaintenanceConfig, plan: &DatasetPlan) -> Spending {

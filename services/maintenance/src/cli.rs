@@ -215,6 +215,12 @@ impl Context {
         let requests: Requests = self.metrics.store().requests();
         let cost = requests.cost(&estate.config().prices);
         report.finish(requests, cost, telemetry::peak_rss_bytes());
+        if kind == ReportKind::Plan {
+            let all = plans(planned).filter(|p| !p.is_empty()).map(crate::budget::requests);
+            let planned = all.fold(Requests::default(), |sum, one| sum + one);
+            report.totals.planned_requests = planned;
+            report.totals.planned_cost = planned.cost(&estate.config().prices);
+        }
         report
     }
 

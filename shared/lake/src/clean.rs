@@ -20,10 +20,19 @@ pub use crate::rate::Rate;
 use crate::refs::KeepSet;
 use crate::{Error, Kind, Result, manifest};
 
-/// Versions per chunk: refs are re-read twice a chunk.
+mod deletes;
+
+use deletes::delete_all;
+pub(crate) use deletes::{Deleted, delete};
+
+/// Versions per chunk at a usual rate: refs are re-read twice a chunk.
 pub const CHUNK: usize = 100;
-/// Deletes in flight.
-const DELETES: usize = 8;
+/// Versions per chunk at most.
+const MOST_PER_CHUNK: usize = 1_000;
+/// Bytes of manifests that are kept while their chunk goes.
+const KEPT_BYTES: u64 = 64 << 20;
+/// Manifests read at once.
+const READS: usize = 8;
 /// A chunk takes about this long at the given rate, so that a freeze or a block is obeyed within ten seconds.
 const CHUNK_SECONDS: f64 = 5.0;
 
@@ -133,6 +142,12 @@ fn chunk_of(rate: &Rate) -> usize {
     CHUNK.max((CHUNK_SECONDS * rate.share()) as usize)
 }
 
+/// Versions per chunk: as many as a fifth of a second takes, so that at a high rate the questions between chunks do not outnumber
+/// the deletes.
+fn versions_of(rate: &Rate) -> usize {
+    ((rate.share() / 5.0) as usize).clamp(CHUNK, MOST_PER_CHUNK)
+}
+
 /// The two ends of a clean-up: where is read, and through which credentials is deleted. Equal where a bucket has one set.
 #[derive(Clone, Copy)]
 pub struct Ends<'a> {
@@ -165,8 +180,8 @@ where
 
 /// As [`apply`], with the counts in `cleaned` also when it fails or panics half-way: the audit names what is gone already.
 ///
-/// A store that denies a delete ends the clean-up: the first manifest and the first file of a chunk go alone, so that a
-/// credential without the right leaves every version of the chunk whole.
+/// A store that denies a delete ends the clean-up: the first manifest and the first file of all go alone, so that a credential
+/// without the right leaves every version whole.
 ///
 /// # Errors
 /// As [`apply`].
@@ -185,7 +200,7 @@ where
     let mut removed: BTreeSet<u64> = BTreeSet::new();
     let paths: HashSet<&str> = plan.files.iter().map(|f| f.path.as_str()).collect();
     let mut watch = Watch { place: ends.reads, plan, paths, head: plan.head };
-    for chunk in chunks(plan, chunk_of(rate)) {
+    for (n, chunk) in chunks(plan, versions_of(rate), chunk_of(rate)).into_iter().enumerate() {
         if let Err(why) = allowed().await {
             cleaned.stopped = Some(why);
             return Ok(());
@@ -195,7 +210,8 @@ where
             return Ok(());
         }
         let kept = keep_bytes(ends.reads, chunk).await?;
-        let gone = delete_manifests(ends.deletes, &kept, rate, cleaned).await;
+        let alone = usize::from(n == 0);
+        let gone = delete_manifests(ends.deletes, &kept, alone, rate, cleaned).await;
         let objection = match &cleaned.denied {
             Some(why) => Some(why.clone()),
             None => watch.objection(gone.iter().copied()).await?,
@@ -207,7 +223,7 @@ where
         }
         removed.extend(&gone);
         let files = files_of(plan, &removed, &gone);
-        let began = delete_files(ends.deletes, &files, rate, &mut allowed, cleaned).await;
+        let began = delete_files(ends.deletes, &files, alone, rate, &mut allowed, cleaned).await;
         remove_empty_directories(ends.deletes, plan, &gone);
         if let Some(why) = cleaned.denied.clone() {
             if !began {
@@ -223,22 +239,23 @@ where
     Ok(())
 }
 
-/// Versions that go together, oldest first: at most [`CHUNK`], and with their files at most `deletes` where one version alone
+/// Versions that go together, oldest first: at most so many, and with their files at most `deletes` where one version alone
 /// has no more.
-fn chunks(plan: &Removal, deletes: usize) -> Vec<&[VersionToGo]> {
+fn chunks(plan: &Removal, versions: usize, deletes: usize) -> Vec<&[VersionToGo]> {
     let mut files: BTreeMap<u64, usize> = BTreeMap::new();
     for file in &plan.files {
         *files.entry(file.after).or_default() += 1;
     }
     let mut out = Vec::new();
-    let (mut start, mut sum) = (0, 0);
+    let (mut start, mut sum, mut bytes) = (0, 0, 0);
     for (i, version) in plan.versions.iter().enumerate() {
         let own = 1 + files.get(&version.version).copied().unwrap_or(0);
-        if i > start && (i - start >= CHUNK || sum + own > deletes) {
+        if i > start && (i - start >= versions || sum + own > deletes || bytes + version.bytes > KEPT_BYTES) {
             out.push(&plan.versions[start..i]);
-            (start, sum) = (i, 0);
+            (start, sum, bytes) = (i, 0, 0);
         }
         sum += own;
+        bytes += version.bytes;
     }
     if start < plan.versions.len() {
         out.push(&plan.versions[start..]);
@@ -258,7 +275,7 @@ impl Watch<'_> {
     /// Why these versions must stay after all, if so.
     async fn objection(&mut self, versions: impl Iterator<Item = u64>) -> Result<Option<String>> {
         let going: BTreeSet<u64> = versions.collect();
-        let (refs, present, detached) = reread_refs(self.place).await?;
+        let (refs, present, detached) = reread_refs(self.place, self.plan.head).await?;
         if let Some((path, why)) = refs.unreadable.first() {
             return Ok(Some(format!("{path} can no longer be read ({why})")));
         }
@@ -315,27 +332,24 @@ async fn keep_bytes(place: &Place, chunk: &[VersionToGo]) -> Result<Kept> {
                 Err(e) => Err(Error::store("keeping a manifest's bytes", &place.uri, e)),
             }
         })
-        .buffered(DELETES);
+        .buffered(READS);
     while let Some(found) = reads.next().await {
         kept.extend(found?);
     }
     Ok(kept)
 }
 
-async fn delete_manifests(place: &Place, kept: &Kept, rate: &Rate, cleaned: &mut Cleaned) -> Vec<u64> {
+/// The first `alone` go alone.
+async fn delete_manifests(place: &Place, kept: &Kept, alone: usize, rate: &Rate, cleaned: &mut Cleaned) -> Vec<u64> {
     let mut gone = Vec::new();
-    let (first, rest) = kept.split_at(kept.len().min(1));
+    let (first, rest) = kept.split_at(kept.len().min(alone));
     for part in [first, rest] {
-        let results: Vec<(u64, u64, Deleted)> = stream::iter(part)
-            .map(|(v, _)| async move { (v.version, v.bytes, delete(place, &v.manifest, rate).await) })
-            .buffer_unordered(DELETES)
-            .collect()
-            .await;
-        for (version, bytes, deleted) in results {
+        let paths: Vec<&str> = part.iter().map(|(v, _)| v.manifest.as_str()).collect();
+        for ((v, _), deleted) in part.iter().zip(delete_all(place, &paths, rate).await) {
             if cleaned.counts(deleted) {
-                cleaned.versions.push(version);
-                cleaned.bytes += bytes;
-                gone.push(version);
+                cleaned.versions.push(v.version);
+                cleaned.bytes += v.bytes;
+                gone.push(v.version);
             }
         }
         if cleaned.denied.is_some() {
@@ -390,6 +404,7 @@ fn files_of<'a>(plan: &'a Removal, removed: &BTreeSet<u64>, gone: &[u64]) -> Vec
 async fn delete_files<A, F>(
     place: &Place,
     files: &[&FileToGo],
+    alone: usize,
     rate: &Rate,
     allowed: &mut A,
     cleaned: &mut Cleaned,
@@ -399,7 +414,7 @@ where
     F: Future<Output = std::result::Result<(), String>>,
 {
     let mut began = false;
-    let (first, rest) = files.split_at(files.len().min(1));
+    let (first, rest) = files.split_at(files.len().min(alone));
     for (n, part) in std::iter::once(first).chain(rest.chunks(chunk_of(rate))).enumerate() {
         if n > 1
             && let Err(why) = allowed().await
@@ -408,16 +423,12 @@ where
             cleaned.stopped = Some(why);
             break;
         }
-        let results: Vec<(u64, Deleted)> = stream::iter(part)
-            .map(|f| async move { (f.bytes, delete(place, &f.path, rate).await) })
-            .buffer_unordered(DELETES)
-            .collect()
-            .await;
-        for (bytes, deleted) in results {
+        let paths: Vec<&str> = part.iter().map(|f| f.path.as_str()).collect();
+        for (file, deleted) in part.iter().zip(delete_all(place, &paths, rate).await) {
             if cleaned.counts(deleted) {
                 began = true;
                 cleaned.files += 1;
-                cleaned.bytes += bytes;
+                cleaned.bytes += file.bytes;
             }
         }
         if cleaned.denied.is_some() {
@@ -425,15 +436,6 @@ where
         }
     }
     began
-}
-
-/// How a delete ended.
-pub(crate) enum Deleted {
-    Gone,
-    /// Tried again next time.
-    Failed,
-    /// The credentials may not, with what the store said.
-    Denied(String),
 }
 
 impl Cleaned {
@@ -446,29 +448,6 @@ impl Cleaned {
         }
         self.failed += 1;
         false
-    }
-}
-
-pub(crate) async fn delete(place: &Place, path: &str, rate: &Rate) -> Deleted {
-    rate.wait().await;
-    let Ok(full) = place.below(path) else { return Deleted::Failed };
-    match place.objects().delete(&full).await {
-        Ok(()) | Err(object_store::Error::NotFound { .. }) => Deleted::Gone,
-        Err(e) if is_denied(&e) => Deleted::Denied(format!("the store denied the delete of {path}: {e}")),
-        Err(e) => {
-            tracing::warn!(dataset = place.uri, path, error = %e, "a delete failed; it is tried again next time");
-            Deleted::Failed
-        }
-    }
-}
-
-/// Whether the credentials are what is wrong. S3 answers a bulk delete with 200 and a code for each key, which the client passes
-/// on as text alone (`object_store`, `aws/client.rs`, `DeleteFailed`).
-fn is_denied(e: &object_store::Error) -> bool {
-    match e {
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => true,
-        object_store::Error::Generic { source, .. } => source.to_string().contains("(code: AccessDenied)"),
-        _ => false,
     }
 }
 

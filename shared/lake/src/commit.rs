@@ -113,7 +113,7 @@ pub struct Outputs {
 }
 
 async fn unnamed_since(place: &Place, read_version: u64, outputs: &Outputs) -> Result<bool> {
-    let (_, versions, _) = look::reread_refs(place).await?;
+    let (_, versions, _) = look::reread_refs(place, read_version).await?;
     // The read version itself must still be there, or what came between is not known.
     if !versions.contains_key(&read_version) {
         return Ok(false);
@@ -132,7 +132,7 @@ async fn unnamed_since(place: &Place, read_version: u64, outputs: &Outputs) -> R
 /// # Errors
 /// `Transient` or `Damaged` when a manifest could not be read: then it is not known.
 pub async fn stamped(place: &Place, read_version: u64, run: Uuid, step: &str) -> Result<Vec<u64>> {
-    let (_, versions, _) = look::reread_refs(place).await?;
+    let (_, versions, _) = look::reread_refs(place, read_version).await?;
     let mut out = Vec::new();
     for (version, path) in versions.range(read_version + 1..) {
         let facts = manifest::read(place.objects().as_ref(), &place.uri, &place.below(path)?).await?;

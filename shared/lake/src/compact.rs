@@ -16,7 +16,9 @@ use lance::dataset::optimize::{
 };
 use lance::dataset::transaction::{Operation, RewriteGroup, RewrittenIndex};
 use lance_core::utils::row_addr_remap::{GroupInput, RowAddrRemap};
+use lance_io::utils::CachedFileSize;
 use lance_table::format::Fragment;
+use object_store::ObjectStoreExt as _;
 use roaring::RoaringTreemap;
 
 use crate::commit::{self, Outputs};
@@ -24,6 +26,7 @@ use crate::handle::Place;
 use crate::stamp::Stamper;
 use crate::{Error, Kind, Lake, Result, contain};
 
+mod pages;
 pub mod stored;
 
 /// Above this many rows the remap is kept compact: the direct map took 28 GB for 500 M rows (facts/pains, C6).
@@ -50,6 +53,8 @@ pub struct Rewritten {
     result: RewriteResult,
     /// It was read back from where every process of the fleet can read it.
     stored: bool,
+    /// Its pages were copied.
+    copied: bool,
 }
 
 impl Rewritten {
@@ -72,6 +77,11 @@ impl Rewritten {
     pub fn replaced_bytes(&self) -> u64 {
         let files = self.result.original_fragments.iter().flat_map(|f| &f.files);
         files.filter_map(|f| f.file_size_bytes.get().map(u64::from)).sum()
+    }
+
+    /// Whether pages were copied instead of rows rewritten; not known of stored results.
+    pub fn is_copied(&self) -> bool {
+        self.copied
     }
 
     /// New fragments.
@@ -139,19 +149,58 @@ pub async fn execute(
                 let Some(fragments) = fragments else {
                     return Err(Error::new(Kind::Conflict, "finding the planned fragments", uri));
                 };
-                let task = CompactionTask { task: TaskData { fragments }, read_version: dataset.version_id(), options };
-                let work = async {
-                    task.execute(dataset)
-                        .await
-                        .map(|result| Rewritten { result, stored: false })
-                        .map_err(|e| Error::lance("rewriting fragments", &uri, e))
-                };
-                contain::contained(lake, "rewriting fragments", &uri, work).await
+                let work = rewrite(dataset, fragments, options, settings);
+                let mut result = contain::contained(lake, "rewriting fragments", &uri, work).await?;
+                let copied = record_sizes(lake, &uri, &mut result).await;
+                tracing::debug!(dataset = uri, fragments = result.original_fragments.len(), copied, "a task is done");
+                Ok(Rewritten { result, stored: false, copied })
             }
         })
         .buffered(settings.concurrency.max(1))
         .collect()
         .await
+}
+
+/// Executes one task: by a copy of its pages where that is as good, else by reading and writing its rows.
+async fn rewrite(
+    dataset: &Arc<Dataset>,
+    fragments: Vec<Fragment>,
+    options: CompactionOptions,
+    settings: &Settings,
+) -> Result<RewriteResult> {
+    let copy = pages::worth_copying(dataset, &fragments, settings).await;
+    let mut task = CompactionTask { task: TaskData { fragments }, read_version: dataset.version_id(), options };
+    if copy {
+        let own = task.options.compaction_mode.replace(CompactionMode::TryBinaryCopy);
+        match task.execute(dataset).await.map_err(|e| Error::lance("copying pages", dataset.uri(), e)) {
+            Err(e) if e.kind() == Kind::Permanent => {
+                tracing::warn!(dataset = dataset.uri(), error = %e, "its pages cannot be copied; its rows are rewritten");
+                task.options.compaction_mode = own;
+            }
+            done => return done,
+        }
+    }
+    task.execute(dataset).await.map_err(|e| Error::lance("rewriting fragments", dataset.uri(), e))
+}
+
+/// A copy of pages leaves the sizes of its files unrecorded (Lance 14, `optimize/binary_copy.rs`): health compares them with the
+/// store's, and a reader without them asks the store. One that cannot be asked stays unrecorded. Whether there were any.
+async fn record_sizes(lake: &Lake, uri: &str, result: &mut RewriteResult) -> bool {
+    let mut any = false;
+    for file in result.new_fragments.iter_mut().flat_map(|f| &mut f.files).filter(|f| f.file_size_bytes.get().is_none())
+    {
+        any = true;
+        let size = async {
+            let place = lake.place(uri).await?;
+            let path = place.below(&format!("data/{}", file.path))?;
+            place.objects().head(&path).await.map_err(|e| Error::store(format!("asking for {path}"), uri, e))
+        };
+        match size.await {
+            Ok(meta) => file.file_size_bytes = CachedFileSize::new(meta.size),
+            Err(e) => tracing::warn!(dataset = uri, error = %e, "the size of a new file is not recorded"),
+        }
+    }
+    any
 }
 
 /// Commits executed tasks as two stamped transactions: reserve, then rewrite at the tasks' read version.

@@ -136,7 +136,7 @@ async fn removed(place: &Place, dataset: &Dataset, read_version: u64, folded: &[
     let path = if dataset.version_id() == read_version {
         location.path.clone()
     } else {
-        let (_, versions, _) = crate::look::reread_refs(place).await?;
+        let (_, versions, _) = crate::look::reread_refs(place, read_version).await?;
         let relative = versions
             .get(&read_version)
             .ok_or_else(|| Error::new(crate::Kind::Conflict, format!("finding version {read_version}"), &place.uri))?;

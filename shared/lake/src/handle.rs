@@ -65,6 +65,8 @@ pub struct Place {
     pub path: Path,
     /// The canonical URI.
     pub uri: String,
+    /// Objects that one request deletes: 1 where the store deletes them one by one.
+    pub deletes_at_once: usize,
 }
 
 impl Place {
@@ -244,7 +246,8 @@ impl Lake {
                     .with_kind(Kind::Open)
                     .remedy("check the URI and the [storage] options for it")
             })?;
-        Ok(Place { store, path, uri: uri.to_string() })
+        let deletes_at_once = deletes_at_once(uri, &params.storage_options().cloned().unwrap_or_default());
+        Ok(Place { store, path, uri: uri.to_string(), deletes_at_once })
     }
 
     /// Opens a dataset at HEAD.
@@ -318,5 +321,33 @@ impl Lake {
             };
             error.with_kind(kind)
         })
+    }
+}
+
+/// How many objects the client deletes with one request (`object_store`: S3's `DeleteObjects` takes 1,000 keys, Azure's batch 256);
+/// 1 where the store has no such request, or the options of this URI switch it off.
+pub fn deletes_at_once(uri: &str, options: &HashMap<String, String>) -> usize {
+    let off = |key: &str| options.get(key).is_some_and(|v| v.eq_ignore_ascii_case("true"));
+    match uri.split("://").next() {
+        Some("s3" | "s3+ddb") if off("aws_disable_bulk_delete") || off("disable_bulk_delete") => 1,
+        Some("s3" | "s3+ddb") => 1_000,
+        Some("az" | "abfss") => 256,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_stores_with_a_bulk_delete_are_given_many_objects_at_once() {
+        let plain = HashMap::new();
+        let off = HashMap::from([("aws_disable_bulk_delete".to_string(), "True".to_string())]);
+        assert_eq!(deletes_at_once("s3://bucket/t", &plain), 1_000);
+        assert_eq!(deletes_at_once("s3://bucket/t", &off), 1);
+        assert_eq!(deletes_at_once("az://container/t", &plain), 256);
+        assert_eq!(deletes_at_once("gs://bucket/t", &plain), 1);
+        assert_eq!(deletes_at_once("file:///lake/t", &plain), 1);
     }
 }

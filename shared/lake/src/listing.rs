@@ -132,6 +132,40 @@ impl Listing {
         Ok(Self { entries })
     }
 
+    /// Lists the versions from this one on, and all detached ones; older ones only where the store or the names have no order that
+    /// has the newest first. Paths are relative to `place`.
+    ///
+    /// # Errors
+    /// As [`Listing::read`].
+    pub async fn read_versions(place: &Place, since: u64) -> Result<Self> {
+        if !place.store.list_is_lexically_ordered {
+            return Self::read_dirs(place, &["_versions"]).await;
+        }
+        let (dir, prefix_len) = (place.below("_versions")?, place.path.as_ref().len());
+        let entry = |meta: object_store::ObjectMeta| Entry {
+            path: meta.location.as_ref()[prefix_len..].trim_start_matches('/').to_string(),
+            size: meta.size,
+            modified: meta.last_modified,
+        };
+        let wrong = |e| Error::store("listing", &place.uri, e).with_kind(ErrorKind::Transient);
+        let mut entries = Vec::new();
+        let mut pages = place.objects().list(Some(&dir));
+        while let Some(meta) = pages.try_next().await.map_err(wrong)? {
+            let found = entry(meta);
+            let kind = classify(&found.path).kind;
+            entries.push(found);
+            if matches!(kind, Kind::Manifest { version, v2: true } if version <= since) {
+                // Detached ones sort behind all digits.
+                let rest = place.objects().list_with_offset(Some(&dir), &place.below("_versions/:")?);
+                entries.extend(rest.map_ok(entry).try_collect::<Vec<_>>().await.map_err(wrong)?);
+                break;
+            }
+        }
+        entries.sort_by(|a: &Entry, b| a.path.cmp(&b.path));
+        entries.dedup_by(|a, b| a.path == b.path);
+        Ok(Self { entries })
+    }
+
     /// The entry at exactly this path.
     pub fn get(&self, path: &str) -> Option<&Entry> {
         self.entries.binary_search_by(|e| e.path.as_str().cmp(path)).ok().map(|i| &self.entries[i])

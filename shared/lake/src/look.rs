@@ -512,12 +512,14 @@ async fn read_json(place: &Place, path: &str) -> std::result::Result<serde_json:
     serde_json::from_slice(&bytes).map_err(|e| e.to_string())
 }
 
-/// Re-reads tags, branches and the manifests' names: what can newly hold a version. Used between chunks of deletes.
+/// Re-reads tags, branches and the manifests' names: what can newly hold a version. Used between chunks of deletes. Of the versions
+/// those from `since` on are told for certain, older ones perhaps.
 ///
 /// # Errors
 /// `Transient` when a listing failed.
-pub async fn reread_refs(place: &Place) -> Result<(RefsRead, BTreeMap<u64, String>, usize)> {
-    let listing = Listing::read_dirs(place, &["_refs", "_versions"]).await?;
+pub async fn reread_refs(place: &Place, since: u64) -> Result<(RefsRead, BTreeMap<u64, String>, usize)> {
+    let mut listing = Listing::read_dirs(place, &["_refs"]).await?;
+    listing.entries.extend(Listing::read_versions(place, since).await?.entries);
     let sorted = Sorted::of(&listing);
     let refs = read_refs(place, &sorted).await;
     let detached = sorted.manifests.iter().filter(|m| m.detached).count();

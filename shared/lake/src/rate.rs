@@ -49,10 +49,15 @@ impl Rate {
 
     /// Waits for the next turn.
     pub async fn wait(&self) {
+        self.wait_for(1).await;
+    }
+
+    /// Waits for the next turn and takes so many at once: what comes next waits for all of them.
+    pub async fn wait_for(&self, turns: usize) {
         let turn = {
             let mut next = self.0.next.lock().unwrap_or_else(PoisonError::into_inner);
             let turn = (*next).max(Instant::now());
-            *next = turn + Duration::from_secs_f64(1.0 / self.share());
+            *next = turn + Duration::from_secs_f64(turns as f64 / self.share());
             turn
         };
         tokio::time::sleep_until(turn).await;
@@ -224,6 +229,17 @@ mod tests {
             assert!((249..=251).contains(&turns(&rate, Duration::from_secs(10)).await));
             rate.shared_by(0);
             assert_eq!(rate.share(), 100.0, "one member is the least");
+        });
+    }
+
+    #[test]
+    fn what_takes_many_turns_at_once_is_paid_for_by_what_comes_next() {
+        paused().block_on(async {
+            let (rate, began) = (Rate::new(100), Instant::now());
+            rate.wait_for(250).await;
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            rate.wait().await;
+            assert_eq!(began.elapsed(), Duration::from_millis(2_500));
         });
     }
 

@@ -29,6 +29,8 @@ use indices::{exact, full_text, vector};
 
 /// Rows sampled per rewrite group.
 const SAMPLE_ROWS: usize = 64;
+/// Bytes of sampled rows held at once, of each side.
+const SAMPLE_BYTES: u64 = 8 << 20;
 /// Values looked up per exact index, terms per full-text index, queries per vector index.
 const LOOKUPS: usize = 8;
 /// A column whose scan would read more than this is checked on a few fragments only.
@@ -183,16 +185,31 @@ async fn same_rows(uri: &str, before: &Arc<Dataset>, after: &Arc<Dataset>, old: 
         return Ok(0);
     }
     let wanted = offsets(n, SAMPLE_ROWS);
-    let a = rows_at(before, old, &wanted).await?;
-    let b = rows_at(after, new, &wanted).await?;
-    if a != b {
-        let at = a.iter().zip(&b).position(|(x, y)| x != y).unwrap_or(a.len().min(b.len()));
-        return Err(mismatch(
-            uri,
-            format!("row {} of the rewrite of fragments {old:?} differs", wanted.get(at).copied().unwrap_or_default()),
-        ));
+    let (a, b) = (addresses(before, old, &wanted).await?, addresses(after, new, &wanted).await?);
+    let differs = |row: u64| mismatch(uri, format!("row {row} of the rewrite of fragments {old:?} differs"));
+    if a.len() != wanted.len() || b.len() != wanted.len() {
+        return Err(differs(wanted.get(a.len().min(b.len())).copied().unwrap_or_default()));
+    }
+    let at_once = rows_at_once(before, old);
+    for ((rows, a), b) in wanted.chunks(at_once).zip(a.chunks(at_once)).zip(b.chunks(at_once)) {
+        let (a, b) = (rows_at(before, a).await?, rows_at(after, b).await?);
+        if let Some(at) = (0..rows.len()).find(|i| a.get(*i) != b.get(*i)) {
+            return Err(differs(rows[at]));
+        }
     }
     Ok(wanted.len() as u64)
+}
+
+/// Sampled rows that are held at once: wide ones are few, and the payloads of blobs are of unknown size.
+fn rows_at_once(dataset: &Dataset, ids: &[u64]) -> usize {
+    if dataset.schema().fields.iter().any(|f| f.is_blob()) {
+        return 1;
+    }
+    let fragments = runs(dataset, ids);
+    let rows: u64 = fragments.iter().map(|(f, _)| f.physical_rows.unwrap_or(0) as u64).sum();
+    let sizes = fragments.iter().flat_map(|(f, _)| &f.files).filter_map(|f| f.file_size_bytes.get());
+    let width = (sizes.map(u64::from).sum::<u64>() / rows.max(1)).max(1);
+    usize::try_from(SAMPLE_BYTES / width).unwrap_or(SAMPLE_ROWS).clamp(1, SAMPLE_ROWS)
 }
 
 /// Evenly spread positions, first and last included.
@@ -203,23 +220,26 @@ fn offsets(rows: u64, n: usize) -> Vec<u64> {
     out
 }
 
-/// The rows at these live positions of a run of fragments, as comparable bytes.
-async fn rows_at(dataset: &Arc<Dataset>, ids: &[u64], wanted: &[u64]) -> Result<Vec<Vec<u8>>> {
-    let uri = dataset.uri();
+/// The row addresses of live positions of a run of fragments.
+async fn addresses(dataset: &Arc<Dataset>, ids: &[u64], wanted: &[u64]) -> Result<Vec<u64>> {
     let mut out = Vec::with_capacity(wanted.len());
     for (fragment, start) in runs(dataset, ids) {
         let rows = fragment.num_rows().unwrap_or(0) as u64;
         let here: Vec<u64> = wanted.iter().filter(|w| **w >= start && **w < start + rows).map(|w| w - start).collect();
-        if here.is_empty() {
-            continue;
+        if !here.is_empty() {
+            out.extend(live_addresses(dataset, &fragment, &here).await?);
         }
-        let addrs = live_addresses(dataset, &fragment, &here).await?;
-        let batch = take(dataset, &addrs).await?;
-        let mut bytes = row_bytes(&batch).map_err(|e| Error::new(Kind::Bug, "comparing rows", uri).because(e))?;
-        append_blobs(dataset, &addrs, &mut bytes).await?;
-        out.extend(bytes);
     }
     Ok(out)
+}
+
+/// Rows by address, as comparable bytes.
+async fn rows_at(dataset: &Arc<Dataset>, addrs: &[u64]) -> Result<Vec<Vec<u8>>> {
+    let batch = take(dataset, addrs).await?;
+    let wrong = |e| Error::new(Kind::Bug, "comparing rows", dataset.uri()).because(e);
+    let mut rows = row_bytes(&batch).map_err(wrong)?;
+    append_blobs(dataset, addrs, &mut rows).await?;
+    Ok(rows)
 }
 
 /// The row addresses of live positions in one fragment.

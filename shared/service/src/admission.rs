@@ -180,6 +180,42 @@ mod tests {
         assert_eq!(admission.used(), 0);
     }
 
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+        /// Whatever comes in whatever order and stays however long: what is admitted together fits, or is one alone.
+        #[test]
+        fn the_sum_of_what_is_admitted_never_passes_the_budget(
+            work in proptest::collection::vec((1_u64..160, 0_usize..6), 1..40),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let (admission, inside) = (Admission::new(100), Arc::new(Mutex::new(0_usize)));
+                let tasks: Vec<_> = work
+                    .into_iter()
+                    .map(|(bytes, turns)| {
+                        let (admission, inside) = (admission.clone(), inside.clone());
+                        tokio::spawn(async move {
+                            let room = admission.admit(bytes).await;
+                            *inside.lock().expect("not poisoned") += 1;
+                            for _ in 0..=turns {
+                                let (used, n) = (admission.used(), *inside.lock().expect("not poisoned"));
+                                assert!(used <= 100 || n == 1, "{n} were admitted with {used}");
+                                tokio::task::yield_now().await;
+                            }
+                            *inside.lock().expect("not poisoned") -= 1;
+                            drop(room);
+                        })
+                    })
+                    .collect();
+                for task in tasks {
+                    task.await.expect("admitted, and within the budget");
+                }
+                assert_eq!(admission.used(), 0);
+            });
+        }
+    }
+
     #[tokio::test]
     async fn what_exceeds_the_budget_runs_alone() {
         let admission = Admission::new(100);

@@ -338,7 +338,7 @@ impl<'a> Pass<'a> {
         let started = Instant::now();
         let settings = compact::Settings {
             target_rows: self.plan.target.rows,
-            widest_row_bytes: layout.widest_row_bytes(),
+            widest_row_bytes: layout.held_row_bytes(),
             concurrency: 2,
             table_config: layout.config.clone().into_iter().collect(),
         };

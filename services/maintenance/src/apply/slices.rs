@@ -136,7 +136,7 @@ async fn describe(tools: &Tools, p: &Planned, asked_by: Uuid, above: u64) -> Res
 fn settings(plan: &DatasetPlan, layout: &Layout) -> compact::Settings {
     compact::Settings {
         target_rows: plan.target.rows,
-        widest_row_bytes: layout.widest_row_bytes(),
+        widest_row_bytes: layout.held_row_bytes(),
         concurrency: 2,
         table_config: layout.config.clone().into_iter().collect(),
     }

@@ -30,6 +30,10 @@ pub struct Layout {
     pub fragments: Vec<FragmentInfo>,
     /// HEAD's indices.
     pub indices: Vec<IndexInfo>,
+    /// Columns that a data file stores, the leaves of nested ones each.
+    pub columns: u64,
+    /// Bytes of blobs beside the data files for each row of the fragment that has most of them: what a reader loads with its rows.
+    pub payload: u64,
     /// All attached versions of the main tree, oldest first.
     pub versions: Vec<VersionInfo>,
     /// Tags on the main tree: name → version.
@@ -85,6 +89,8 @@ impl Layout {
             ),
             fragments: look.fragments.clone(),
             indices: look.indices.clone(),
+            columns: look.head.manifest.schema.fields_pre_order().filter(|f| f.children.is_empty()).count() as u64,
+            payload: payload(look),
             versions: versions(look),
             tags: look.tags.iter().filter(|(_, t)| on_main(&t.branch)).map(|(n, t)| (n.clone(), t.version)).collect(),
             branch_points: look
@@ -132,10 +138,30 @@ impl Layout {
             .max(1)
     }
 
+    /// What a reader holds for one row of the widest fragment, payloads of blobs included.
+    pub fn held_row_bytes(&self) -> u64 {
+        self.widest_row_bytes() + self.payload
+    }
+
     /// Unindexed rows over all indices.
     pub fn unindexed_rows(&self) -> u64 {
         self.indices.iter().map(|i| i.unindexed_rows).sum()
     }
+}
+
+/// As [`Layout::payload`].
+fn payload(look: &Look) -> u64 {
+    let of = |path: &str| -> u64 {
+        let dir = format!("data/{}", path.strip_suffix(".lance").unwrap_or(path));
+        look.listing.below(&dir).iter().map(|e| e.size).sum()
+    };
+    look.head
+        .manifest
+        .fragments
+        .iter()
+        .map(|f| f.files.iter().map(|file| of(&file.path)).sum::<u64>() / f.physical_rows.unwrap_or(0).max(1) as u64)
+        .max()
+        .unwrap_or(0)
 }
 
 fn versions(look: &Look) -> Vec<VersionInfo> {

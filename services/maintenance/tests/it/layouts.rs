@@ -80,6 +80,8 @@ pub fn layout(fragments: Vec<FragmentInfo>, indices: Vec<IndexInfo>) -> Layout {
         head_id: String::new(),
         fragments,
         indices,
+        columns: 3,
+        payload: 0,
         versions: vec![version(9, 2, false)],
         tags: BTreeMap::new(),
         branch_points: BTreeMap::new(),

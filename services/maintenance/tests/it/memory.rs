@@ -2,8 +2,11 @@
 //! shapes, measured in the real process.
 
 use squire_lake::sample::{Columns, Sample, SampleIndex};
+use squire_maintenance::{memory, plan};
+use squire_registry::Policy;
 
 use super::common::*;
+use super::layouts::{fragment, governance, index, layout, rules, settings};
 
 /// Sweeps and returns the value of `squire_invariant_violations_total{invariant="memory_admitted"}`, and what was logged.
 fn violations(here: &Here) -> (f64, String) {
@@ -44,4 +47,69 @@ async fn large_rows_and_their_indices_take_what_they_were_admitted_with() {
     sample.index(SampleIndex::BTree).await.expect("indexed");
     sample.write(40_000, 160_000).await.expect("written");
     is_admitted(&here, "five fragments of 40,000 rows, a BTREE over four");
+}
+
+async fn wide(here: &Here, blobs: bool) {
+    std::fs::create_dir_all(here.path("lake")).expect("made");
+    let mut sample = Sample::new(here.uri("lake/t"), Columns { vector: 0, page: 2 << 20 });
+    if blobs {
+        sample = sample.with_blobs();
+    }
+    for i in 0..8 {
+        sample.write(16, i * 16).await.expect("written");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_two_megabytes_take_what_they_were_admitted_with() {
+    for blobs in [false, true] {
+        let here = Here::new();
+        wide(&here, blobs).await;
+        is_admitted(&here, if blobs { "128 blobs of 2 MB" } else { "128 rows of 2 MB" });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_and_their_index_take_what_they_were_admitted_with() {
+    let here = Here::new();
+    std::fs::create_dir_all(here.path("lake")).expect("made");
+    let mut sample = Sample::new(here.uri("lake/t"), Columns { vector: 256, page: 0 });
+    sample.write(60_000, 0).await.expect("written");
+    sample.index(SampleIndex::Vector).await.expect("indexed");
+    for i in 0..4 {
+        sample.write(300, 60_000 + i * 300).await.expect("written");
+    }
+    is_admitted(&here, "60,000 vectors of 1 KiB and four appends");
+}
+
+fn estimate(layout: &plan::Layout) -> u64 {
+    let (governance, settings) = (governance(&Policy::default()), settings());
+    let target = plan::target::decide(layout, &governance, &settings);
+    let rounds = plan::work(layout, &rules(&governance, &settings), &target).rounds;
+    assert!(!rounds.is_empty(), "something is planned");
+    memory::of_rounds(layout, &rounds)
+}
+
+/// A map of a hundred million addresses would take 5.6 GB; the compact remap is estimated as it is: sets of addresses.
+#[test]
+fn a_remap_of_a_hundred_million_rows_is_admitted_into_the_default_budget() {
+    let fragments: Vec<_> = (0..400).map(|i| fragment(i, 250_000, 0, 20_000_000)).collect();
+    let ids: Vec<u32> = (0..400).collect();
+    let indexed = layout(fragments.clone(), vec![index("id_idx", "BTREE", &[&ids], &fragments)]);
+    let mib = estimate(&indexed) >> 20;
+    assert!((400..1_024).contains(&mib), "{mib} MiB");
+    // Just below the bound of the direct map its 56 bytes a row are counted.
+    let fragments: Vec<_> = (0..40).map(|i| fragment(i, 245_000, 0, 20_000_000)).collect();
+    let ids: Vec<u32> = (0..40).collect();
+    let direct = layout(fragments.clone(), vec![index("id_idx", "BTREE", &[&ids], &fragments)]);
+    let plain = layout(fragments, Vec::new());
+    assert_eq!(estimate(&direct) - estimate(&plain), 9_800_000 * 56);
+}
+
+/// Payloads beside the data files are loaded with their rows.
+#[test]
+fn payloads_of_blobs_count_as_their_rows_do() {
+    let narrow = layout((0..8).map(|i| fragment(i, 100, 0, 200_000_000)).collect(), Vec::new());
+    let beside = plan::Layout { payload: 100 << 20, ..narrow.clone() };
+    assert!(estimate(&beside) > estimate(&narrow) + (256 << 20));
 }

@@ -219,7 +219,7 @@ fn a_version_that_is_named_while_its_manifest_goes_comes_back() {
         let wanted = estate.digest("orders", json!({"version": 3}));
         // Version 3's own: others of the chunk go while it is held.
         let manifest = format!("_versions/{:020}.manifest", u64::MAX - 3);
-        let moment = move |r: &Request| kind(r) == "DELETE _versions" && r.keys[0].ends_with(&manifest);
+        let moment = move |r: &Request| kind(r) == "DELETE _versions" && r.keys.iter().any(|k| k.ends_with(&manifest));
         let swept = estate.meanwhile(moment, |estate, _| {
             estate.server.pylance(
                 op,
@@ -264,8 +264,10 @@ fn what_names_a_version_between_two_chunks_is_honoured() {
             );
         });
         assert_eq!(swept.row("orders")["steps"]["cleanup"]["versions_removed"], 100, "{op}: {:#}", swept.report);
-        let deletes = estate.proxy.writes().iter().filter(|w| kind(w) == "DELETE _versions").count();
-        assert_eq!(deletes, 100, "{op}: the next chunk was begun, and put back");
+        let writes = estate.proxy.writes();
+        let deletes = writes.iter().filter(|w| kind(w) == "DELETE _versions");
+        let deleted: usize = deletes.map(|w| w.keys.len()).sum();
+        assert_eq!(deleted, 100, "{op}: the next chunk was begun, and put back");
         let named = match op {
             "tag" => json!({"tag": "kept"}),
             "branch" => json!({"branch": "kept"}),
@@ -336,4 +338,25 @@ fn a_registry_that_is_deleted_in_the_middle_of_a_sweep_ends_all_deleting() {
     }
     let Some(estate) = long(name) else { return };
     nothing_goes_without_the_registry(&estate, between_chunks);
+}
+
+/// One manifest and one file go alone, to see whether they may; then a chunk is one request for its manifests and one for its files.
+#[test]
+fn clean_up_deletes_in_bulk_and_its_requests_are_counted() {
+    let Some(estate) = long("clean_up_deletes_in_bulk_and_its_requests_are_counted") else { return };
+    estate.proxy.pass();
+    let swept = estate.sweep();
+    let cleanup = &swept.row("orders")["steps"]["cleanup"];
+    assert_eq!(cleanup["outcome"], "done", "{cleanup:#}");
+    let log = estate.proxy.log();
+    let deletes: Vec<&Request> = log.iter().filter(|r| r.keys.iter().any(|k| k.contains("/orders/"))).collect();
+    let number = |key: &str| cleanup[key].as_u64().expect("a number") as usize;
+    let objects: usize = deletes.iter().map(|r| r.keys.len()).sum();
+    assert_eq!(objects, number("versions_removed") + number("files_removed"));
+    assert_eq!((number("versions_removed"), number("failed_deletes")), (106, 0), "{cleanup:#}");
+    let shape: Vec<(String, usize)> =
+        deletes.iter().map(|r| (kind(r), r.keys.len())).filter(|(kind, _)| kind == "DELETE _versions").collect();
+    let manifests = |n: usize| ("DELETE _versions".to_string(), n);
+    assert_eq!(shape, [manifests(1), manifests(99), manifests(6)]);
+    assert_eq!(deletes.len(), 6, "two chunks, and the first of each kind alone: {deletes:?}");
 }

@@ -235,7 +235,8 @@ impl OnS3 {
         let mut args = vec!["--retain-versions", "2", "--set", "limits.concurrency=1"];
         let short = one_second();
         args.extend(short.iter().map(String::as_str));
-        args.extend(["--set", "limits.delete_rate=5000"]);
+        // At this rate a chunk has 100 versions.
+        args.extend(["--set", "limits.delete_rate=500"]);
         args.extend(more);
         self.start_plainly(&args)
     }

@@ -148,7 +148,7 @@ impl Stored {
                         return Err(refused(uri, "it names files that do not lie under the dataset's own data/"));
                     }
                 }
-                Ok(Rewritten { result, stored: true })
+                Ok(Rewritten { result, stored: true, copied: false })
             })
             .collect()
     }

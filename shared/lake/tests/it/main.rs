@@ -5,6 +5,7 @@
 mod classes;
 mod clean;
 mod contract;
+mod copies;
 mod damage;
 mod hook;
 mod look;

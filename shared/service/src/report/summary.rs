@@ -385,6 +385,9 @@ fn needed(report: &Report) -> Vec<String> {
     if let Some(cost) = t.cost {
         lines.push(format!("{} requests, cost {cost:.4}", show_count(t.requests.total())));
     }
+    if let Some(cost) = t.planned_cost.filter(|_| t.planned_requests.total() > 0) {
+        lines.push(format!("about {} requests to apply it, cost {cost:.4}", show_count(t.planned_requests.total())));
+    }
     lines
 }
 

@@ -119,6 +119,10 @@ pub struct Totals {
     pub requests: Requests,
     /// What the requests cost, in the currency of `[prices]`; null without prices.
     pub cost: Option<f64>,
+    /// Requests that applying the plan would make, about; zero in every other kind of report.
+    pub planned_requests: Requests,
+    /// What those would cost, in the currency of `[prices]`; null without prices.
+    pub planned_cost: Option<f64>,
     /// Peak resident set of the process, in bytes.
     pub peak_rss_bytes: Option<u64>,
     /// Stored bytes by class: the datasets' and `stored_outside`; empty where no dataset's bytes were counted.
