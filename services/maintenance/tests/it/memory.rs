@@ -55,7 +55,7 @@ async fn wide(here: &Here, blobs: bool) {
     if blobs {
         sample = sample.with_blobs();
     }
-    for i in 0..8 {
+    for i in 0..4 {
         sample.write(16, i * 16).await.expect("written");
     }
 }
@@ -65,7 +65,7 @@ async fn rows_of_two_megabytes_take_what_they_were_admitted_with() {
     for blobs in [false, true] {
         let here = Here::new();
         wide(&here, blobs).await;
-        is_admitted(&here, if blobs { "128 blobs of 2 MB" } else { "128 rows of 2 MB" });
+        is_admitted(&here, if blobs { "64 blobs of 2 MB" } else { "64 rows of 2 MB" });
     }
 }
 
@@ -74,12 +74,12 @@ async fn vectors_and_their_index_take_what_they_were_admitted_with() {
     let here = Here::new();
     std::fs::create_dir_all(here.path("lake")).expect("made");
     let mut sample = Sample::new(here.uri("lake/t"), Columns { vector: 256, page: 0 });
-    sample.write(60_000, 0).await.expect("written");
+    sample.write(20_000, 0).await.expect("written");
     sample.index(SampleIndex::Vector).await.expect("indexed");
     for i in 0..4 {
-        sample.write(300, 60_000 + i * 300).await.expect("written");
+        sample.write(100, 20_000 + i * 100).await.expect("written");
     }
-    is_admitted(&here, "60,000 vectors of 1 KiB and four appends");
+    is_admitted(&here, "20,000 vectors of 1 KiB and four appends");
 }
 
 fn estimate(layout: &plan::Layout) -> u64 {
