@@ -219,6 +219,7 @@ async fn plan_once(
         graph: &graph,
         states,
         lost: HashMap::new(),
+        nearer: HashMap::new(),
         inside: &scope.inside,
         due: selection.due,
         now,
@@ -277,7 +278,8 @@ pub async fn plan_dataset(
     let states = load_states(estate, &wanted).await;
     let looked = contain::contained(&estate.lake, "looking at the dataset", uri, look(&estate.lake, uri, now)).await;
     let (graph, inside) = (&neighbours.graph, &neighbours.scope.inside);
-    let mut planner = Planner { estate, settings, graph, states, lost: HashMap::new(), inside, due, now };
+    let mut planner =
+        Planner { estate, settings, graph, states, lost: HashMap::new(), nearer: HashMap::new(), inside, due, now };
     let mut case = planner.case(uri, looked).await;
     if let Case::Planned(p) = &mut case
         && p.plan.cleanup.is_planned()
@@ -365,6 +367,7 @@ struct Planner<'a> {
     graph: &'a CloneGraph,
     states: HashMap<String, DatasetState>,
     lost: HashMap<String, Option<String>>,
+    nearer: HashMap<String, Option<String>>,
     inside: &'a BTreeMap<String, String>,
     due: bool,
     now: DateTime<Utc>,
@@ -414,7 +417,7 @@ impl Planner<'_> {
             free_bytes: free_bytes(&look.uri),
             now: self.now,
         };
-        let mut layout = Layout::of(&look, &governance.policy.policy, self.now);
+        let mut layout = Layout::of(&look, &governance.policy.policy, state.watched.as_ref(), self.now);
         if let Some(failure) = state.failure.as_ref().filter(|f| f.kind == "damaged" && f.version == look.version()) {
             let when = failure.at.format("%Y-%m-%d %H:%M UTC");
             layout.unclean.push((StepReason::Unhealthy, format!("a file of HEAD could not be read on {when}")));
@@ -431,6 +434,11 @@ impl Planner<'_> {
             layout.unclean.push((StepReason::NoDeletePermission, why));
         }
         let mut plan = plan::plan(&look, &layout, &keep, &rules);
+        if plan.cleanup.is_planned()
+            && let Some(why) = self.nearer(&look.uri).await
+        {
+            plan = plan::plan(&look, &layout, &keep, &Rules { registry_lost: Some(&why), ..rules });
+        }
         plan.flags = self.estate.flags.clone();
         Planned { layout, plan, look, governance, state, ends_slices: true }
     }
@@ -444,6 +452,17 @@ impl Planner<'_> {
         let lost = self.estate.lost(&parent).await;
         self.lost.insert(parent, lost.clone());
         lost
+    }
+
+    /// Once per folder, too, and only where versions would go.
+    async fn nearer(&mut self, dataset: &str) -> Option<String> {
+        let parent = dataset.rsplit_once('/').map_or(dataset, |(p, _)| p).to_string();
+        if let Some(known) = self.nearer.get(&parent) {
+            return known.clone();
+        }
+        let nearer = self.estate.another_is_nearer(dataset).await;
+        self.nearer.insert(parent, nearer.clone());
+        nearer
     }
 
     fn admitted(&self, p: &Planned) -> Option<Skip> {

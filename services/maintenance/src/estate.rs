@@ -369,6 +369,22 @@ impl Estate {
         }
     }
 
+    /// Another registry than the named one is the nearest to a place, or whether one is cannot be read: the named one may be an
+    /// old copy, which knows nothing of what protects these files by now. Asked where versions would go.
+    pub async fn another_is_nearer(&self, uri: &str) -> Option<String> {
+        // One that was not named was found as the nearest to every ROOT.
+        self.config().registry.root.as_ref()?;
+        let ours = self.registry.as_ref()?.uri();
+        let folder = uri.rsplit_once('/').map_or(uri, |(folder, _)| folder).to_string();
+        match locate(&[folder], |uri| self.config().storage.options_for(uri)).await {
+            Ok(Located::Found(found)) if found != ours => {
+                Some(format!("{ours} is not the registry nearest to it, which is {found}; name that one"))
+            }
+            Ok(_) => None,
+            Err(e) => Some(format!("the registry nearest to it could not be read: {e}")),
+        }
+    }
+
     /// What the plan needs to know of the run.
     pub fn settings(
         &self,

@@ -368,7 +368,9 @@ fn due_at(p: &Planned, skip: Option<&Skip>, now: DateTime<Utc>) -> Option<DateTi
     }
     // The first half of erasure; when the second is due stands with the versions.
     if let Some(within) = policy.erase_within {
-        let since = p.layout.erasure.oldest_fragment().into_iter().chain(p.layout.erasure.head_tells);
+        let erasure = &p.layout.erasure;
+        let indices = erasure.indices.values().filter(|i| i.cannot.is_none()).filter_map(|i| i.since);
+        let since = erasure.oldest_fragment().into_iter().chain(erasure.head_tells).chain(indices);
         instants.extend(since.filter_map(|since| after(since, within / 4)));
     }
     instants.extend(p.state.last_pass_at.and_then(|at| after(at, policy.interval)).filter(|_| skip.is_some()));

@@ -9,6 +9,8 @@ use squire_lake::Lake;
 use squire_lake::compact::stored::Slice;
 pub use squire_service::admission::{Admission, Gauges, Peaks, Room};
 
+use squire_service::report::IndexAction;
+
 use crate::plan::{DatasetPlan, IndexWork, Layout, Round};
 
 /// What any pass holds: caches, manifests, the buffers of readers and writers.
@@ -23,6 +25,8 @@ const BATCH: u64 = 32 << 20;
 const IN_FLIGHT: u64 = 4;
 /// What the writer keeps of each column before it makes a page of it.
 const COLUMN: u64 = 8 << 20;
+/// What building an index anew may hold beside the index itself: sorts spill, and a full-text build is told to keep to it.
+pub const REBUILD: u64 = 1 << 30;
 /// Tasks that run at once.
 const TASKS: u64 = 2;
 /// Sampled rows of one side of a verification, which are held as they are and as comparable bytes.
@@ -75,7 +79,7 @@ fn rewrite(layout: &Layout, round: &Round) -> u64 {
 fn fold(layout: &Layout, work: &IndexWork) -> u64 {
     let is_vector = layout.indices.iter().any(|i| i.name == work.name && i.is_vector());
     let raw = if is_vector { work.rows * layout.held_row_bytes() } else { 0 };
-    2 * work.bytes + raw.min(SHUFFLED)
+    2 * work.bytes + raw.min(SHUFFLED) + anew(layout, work)
 }
 
 /// Comparing what was rewritten and what was folded with the version before.
@@ -89,6 +93,16 @@ fn verify(layout: &Layout, round: &Round) -> u64 {
         false => SCANNED.min(live),
     };
     rows.max(if indexed { scanned } else { 0 })
+}
+
+/// A build from the rows holds a few times what it sorts, up to [`REBUILD`]; vectors are sampled, twice, without a bound.
+fn anew(layout: &Layout, work: &IndexWork) -> u64 {
+    if work.action != IndexAction::Rebuild {
+        return 0;
+    }
+    let data = layout.data_bytes();
+    let vector = layout.indices.iter().any(|i| i.name == work.name && i.is_vector());
+    if vector { 2 * data } else { (3 * data).min(REBUILD) }
 }
 
 /// Bytes that a slice of a compaction may hold at once: its batches. The indices are remapped by the commit.

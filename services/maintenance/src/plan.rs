@@ -12,7 +12,7 @@ use squire_lake::look::Look;
 use squire_lake::refs::KeepSet;
 use squire_registry::Governance;
 use squire_service::config::Mode;
-use squire_service::report::{StepOutcome, StepReason};
+use squire_service::report::{IndexAction, StepOutcome, StepReason};
 
 pub mod compaction;
 pub mod erasure;
@@ -208,6 +208,12 @@ impl DatasetPlan {
         !self.compact.is_planned() && !self.optimize_indices.is_planned() && !self.cleanup.is_planned()
     }
 
+    /// Indices that it builds anew.
+    pub fn rebuilds(&self) -> BTreeSet<String> {
+        let works = self.rounds.iter().flat_map(|r| &r.indices);
+        works.filter(|w| w.action == IndexAction::Rebuild).map(|w| w.name.clone()).collect()
+    }
+
     /// What the pass gains, for the order in which datasets are taken: fragments and rows first, bytes second.
     pub fn gain(&self) -> u64 {
         let removed: u64 = self
@@ -284,8 +290,8 @@ pub fn work(layout: &Layout, rules: &Rules<'_>, target: &target::Target) -> Work
     let limits = Limits::of(layout, rules);
     let compact_gate = compaction::gate(layout, &limits);
     let index_gate = indices::gate(layout, &limits);
-    let mut at = layout.clone();
-    let mut rounds = Vec::new();
+    let mut at = Layout { rebuild: erasure::rebuilds(layout, rules), ..layout.clone() };
+    let (rebuild, mut rounds) = (at.rebuild.clone(), Vec::new());
     for _ in 0..MAX_ROUNDS {
         let round = next_round(&at, target, &limits, compact_gate.is_none(), index_gate.is_none());
         if round.is_empty() {
@@ -306,7 +312,7 @@ pub fn work(layout: &Layout, rules: &Rules<'_>, target: &target::Target) -> Work
             round.tasks.clear();
         }
         rounds.retain(|r| !r.is_empty());
-        at = rounds.iter().fold(layout.clone(), |acc, r| layout::after(&acc, r));
+        at = rounds.iter().fold(Layout { rebuild, ..layout.clone() }, |acc, r| layout::after(&acc, r));
     }
     let predicted = Prediction {
         fragments: at.fragments.len() as u64,

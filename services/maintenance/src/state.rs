@@ -28,6 +28,9 @@ pub struct DatasetState {
     /// A compaction that is in work in slices: until it is committed or given up the dataset is left to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distributed: Option<Distributed>,
+    /// What is known of deletions whose versions have gone (`erase_within`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watched: Option<squire_lake::erasure::Watched>,
     /// The last failure that must not be repeated before HEAD moves.
     pub failure: Option<Failure>,
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+mod anew;
 mod estimate;
 mod execute;
 mod kinds;
@@ -19,6 +20,7 @@ mod params;
 mod resolve;
 pub mod segments;
 
+pub use anew::{anew, cannot};
 pub use estimate::{Estimate, estimate};
 pub use execute::{Built, execute, leftovers};
 pub use kinds::IndexKind;

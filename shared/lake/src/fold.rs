@@ -30,6 +30,12 @@ pub struct Folded {
 }
 
 impl Folded {
+    /// An index that was built anew over every row, in place of all its segments.
+    pub(crate) fn whole(name: &str, segment: IndexMetadata, replaces: Vec<uuid::Uuid>, read_version: u64) -> Self {
+        let staged = vec![segment.uuid];
+        Self { name: name.to_string(), segments: vec![segment], replaces, staged, read_version }
+    }
+
     /// Bytes of the new segments.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().flat_map(|s| s.files.iter().flatten()).map(|f| f.size_bytes).sum()

@@ -72,6 +72,9 @@ pub struct Segment {
     pub fragments: Option<RoaringBitmap>,
     /// Recorded bytes, 0 when unknown.
     pub bytes: u64,
+    /// The oldest version whose rows it was built from. A remap and a merge keep the oldest of what went in (lance,
+    /// `index/append.rs`, `transaction/index_maintenance.rs`); only a build from the rows themselves advances it.
+    pub built_from: u64,
 }
 
 /// One logical index.
@@ -118,6 +121,11 @@ impl IndexInfo {
             State::Untrained => self.is_vector() && self.unindexed_rows >= TRAINABLE_ROWS,
             State::Covered | State::Lagging | State::Segmented => true,
         }
+    }
+
+    /// The oldest version whose rows any segment was built from.
+    pub fn built_from(&self) -> u64 {
+        self.segments.iter().map(|s| s.built_from).min().unwrap_or_default()
     }
 
     /// Recorded bytes of all segments.
@@ -238,6 +246,7 @@ async fn state_of(
             uuid: i.uuid,
             fragments: i.fragment_bitmap.clone(),
             bytes: i.files.iter().flatten().map(|f| f.size_bytes).sum(),
+            built_from: i.dataset_version,
         })
         .collect();
     let mut info = IndexInfo {

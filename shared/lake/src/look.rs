@@ -10,6 +10,7 @@ use futures::stream::{self, StreamExt};
 use lance::Dataset;
 use object_store::ObjectStoreExt as _;
 use roaring::RoaringBitmap;
+use uuid::Uuid;
 
 use crate::authority::{self, Authority, Catalogued, Marks};
 use crate::handle::Place;
@@ -56,6 +57,8 @@ pub struct ManifestInfo {
     pub fragments: RoaringBitmap,
     /// Those with deleted rows, or with columns that its schema no longer has.
     pub erased: RoaringBitmap,
+    /// Its index segments, with the version whose rows each was built from.
+    pub indices: Vec<(Uuid, u64)>,
 }
 
 impl ManifestInfo {
@@ -440,6 +443,7 @@ impl Collected {
             size: candidate.size,
             fragments,
             erased,
+            indices: facts.indices.iter().map(|i| (i.uuid, i.dataset_version)).collect(),
         });
     }
 }

@@ -99,9 +99,7 @@ fn batch(n: usize, start: i64, columns: Columns, blobs: bool) -> std::result::Re
     if columns.vector > 0 {
         let item = Arc::new(Field::new("item", DataType::Float32, true));
         let width = i32::try_from(columns.vector).map_err(|e| ArrowError::InvalidArgumentError(e.to_string()))?;
-        let floats = ids
-            .iter()
-            .flat_map(|id| (0..columns.vector as u64).map(|d| (seed(*id, 100 + d) % 10_000) as f32 / 10_000.0));
+        let floats = ids.iter().flat_map(|id| (0..columns.vector as u64).map(|d| float(*id, d)));
         let values = Arc::new(Float32Array::from_iter_values(floats));
         fields.push(Field::new("vector", DataType::FixedSizeList(item.clone(), width), true));
         arrays.push(Arc::new(FixedSizeListArray::try_new(item, width, values, None)?));
@@ -116,6 +114,15 @@ fn batch(n: usize, start: i64, columns: Columns, blobs: bool) -> std::result::Re
         arrays.push(Arc::new(LargeBinaryArray::from_iter_values(pages)));
     }
     RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)
+}
+
+/// The bytes of a row's vector, as files have them.
+pub fn vector_of(id: i64, width: usize) -> Vec<u8> {
+    (0..width as u64).flat_map(|d| float(id, d).to_le_bytes()).collect()
+}
+
+fn float(id: i64, d: u64) -> f32 {
+    (mix(id.unsigned_abs() ^ ((100 + d) << 40)) % 10_000) as f32 / 10_000.0
 }
 
 impl Sample {
@@ -145,6 +152,25 @@ impl Sample {
     pub async fn write(&mut self, rows: usize, start: i64) -> Result<&mut Self> {
         let mode = if self.dataset.is_some() { WriteMode::Append } else { WriteMode::Create };
         self.put(rows, start, mode).await
+    }
+
+    /// Appends rows of which one has this word as its text and kind.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn write_with_word(&mut self, rows: usize, start: i64, word: &str) -> Result<&mut Self> {
+        let batch = self.rows(rows, start)?;
+        let mut columns = batch.columns().to_vec();
+        for (column, array) in columns.iter_mut().enumerate() {
+            let texts = array.as_any().downcast_ref::<StringArray>().filter(|_| column > 0);
+            if let Some(texts) = texts {
+                let all: Vec<Option<&str>> = std::iter::once(Some(word)).chain(texts.iter().skip(1)).collect();
+                *array = Arc::new(StringArray::from(all));
+            }
+        }
+        let batch = RecordBatch::try_new(batch.schema(), columns)
+            .map_err(|e| Error::new(Kind::Bug, "making sample rows", &self.uri).because(e))?;
+        self.put_batch(batch, if self.dataset.is_some() { WriteMode::Append } else { WriteMode::Create }).await
     }
 
     /// Replaces all rows.

@@ -171,7 +171,7 @@ impl<'a> Holders<'a> {
         let policy = &governance.policy.policy;
         let named = retention::named(look, governance);
         let (gone, kept) =
-            retention::choose(&retention::versions(look), &named, &Erasure::of(look), policy, standing.now);
+            retention::choose(&retention::versions(look), &named, &Erasure::of(look, None), policy, standing.now);
         let ordinals: BTreeMap<u64, u32> = look.versions().into_iter().map(|(i, m)| (m.version, i)).collect();
         let hold = governance.held_by().is_some();
         let mut out = Self { look, keep: standing.keep, kept: BTreeMap::new(), going: RoaringBitmap::new(), hold };

@@ -256,8 +256,10 @@ impl Snapshot {
         let subject = table.map(|t| t.fields.subject()).or_else(named);
         let mut namespaces = Vec::new();
         let mut bound = None;
-        if let Some(subject) = &subject {
-            let mut next = subject.parent_namespace();
+        // A dropped table has no name any more, which a new one may have by now; what it lay in still holds and protects it.
+        let dropped = || self.trash_at(uri).max_by_key(|t| t.fields.dropped_at).map(|t| t.fields.subject.clone());
+        if let Some(lies_in) = subject.clone().or_else(dropped) {
+            let mut next = lies_in.parent_namespace();
             while let Some(subject) = next {
                 let binding = self.namespaces.get(&subject.id()).map(|n| n.fields.warehouse.clone());
                 bound = bound.or(binding);

@@ -242,6 +242,11 @@ impl Snapshot {
         describe(subject, above.source, above.policy, here.policy, here.pending, floors)
     }
 
+    /// The policy record that governs a subject, its own or the nearest above it; `None` where the estate's defaults do.
+    pub(crate) fn governing_record(&self, subject: &Subject) -> Option<&Record<PolicyRecord>> {
+        self.governing(subject).iter().find_map(|s| self.policy_of(s))
+    }
+
     /// Whose records can govern a subject, most specific first. Where two projects claim the place, neither does.
     fn governing(&self, subject: &Subject) -> Vec<Subject> {
         let chain = self.chain_of(subject);
@@ -296,7 +301,10 @@ fn compose(
 }
 
 /// A record holds every key that is set, and what a newer build put there; what is optional and unset stays out.
-fn complete(policy: &Policy, current: Option<&Record<PolicyRecord>>) -> serde_json::Map<String, serde_json::Value> {
+pub(crate) fn complete(
+    policy: &Policy,
+    current: Option<&Record<PolicyRecord>>,
+) -> serde_json::Map<String, serde_json::Value> {
     let newer = current.into_iter().flat_map(|c| &c.fields.policy);
     let newer = newer.filter(|(key, _)| !Policy::KEYS.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone()));
     policy.to_map().into_iter().filter(|(_, v)| !v.is_null()).chain(newer).collect()
@@ -354,7 +362,7 @@ fn canonical(subject: &Subject) -> Result<Subject> {
     }
 }
 
-fn delayed(at: DateTime<Utc>, delay: Duration) -> Result<DateTime<Utc>> {
+pub(crate) fn delayed(at: DateTime<Utc>, delay: Duration) -> Result<DateTime<Utc>> {
     TimeDelta::from_std(delay)
         .ok()
         .and_then(|delay| at.checked_add_signed(delay))

@@ -445,6 +445,9 @@ pub struct Trash {
     /// The policy it carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Carried<PolicyRecord>>,
+    /// The policy of what lay above it, where that governed it and it had none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governed_by: Option<Carried<PolicyRecord>>,
     /// The blocks on it, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<(String, Carried<Block>)>,

@@ -13,6 +13,7 @@ use crate::claims::Observed;
 use crate::error::{Error, Result};
 use crate::generation::{Change, Place, Read};
 use crate::identity;
+use crate::policy::{Floors, Policy};
 use crate::probe;
 use crate::record::{Collection, Estate, Fields, Meta, Record, Unreadable};
 use crate::snapshot::{ById, Snapshot, sort};
@@ -36,6 +37,8 @@ pub(crate) struct Inner {
     pub(crate) actor: Actor,
     id: Uuid,
     name: String,
+    /// The config's `[policy]` and its `floors.shorten_delay`.
+    pub(crate) defaults: (Policy, Duration),
     pub(crate) observed: Mutex<HashMap<String, Observed>>,
 }
 
@@ -170,21 +173,36 @@ impl Registry {
 
     /// The same registry, writing as another actor.
     pub fn acting_as(&self, actor: Actor) -> Self {
-        Self::with(Records::new(self.root().clone(), RECORD_HISTORY), actor, self.inner.id, &self.inner.name)
+        let other = Self::with(Records::new(self.root().clone(), RECORD_HISTORY), actor, self.inner.id, self.name());
+        let (policy, delay) = &self.inner.defaults;
+        other.under(policy, *delay)
     }
 
     /// The same registry with another `[grace] record_history` (default 400 days).
     pub fn keeping_history(&self, history: Duration) -> Self {
-        Self::with(
-            Records::new(self.root().clone(), history),
-            self.inner.actor.clone(),
-            self.inner.id,
-            &self.inner.name,
-        )
+        let records = Records::new(self.root().clone(), history);
+        let other = Self::with(records, self.inner.actor.clone(), self.inner.id, self.name());
+        let (policy, delay) = &self.inner.defaults;
+        other.under(policy, *delay)
+    }
+
+    /// The same registry with the config's `[policy]` and `floors.shorten_delay` (else their defaults): where versions of a
+    /// table that comes back from the trash would go sooner than when it was dropped, that waits for so long.
+    pub fn under(&self, policy: &Policy, shorten_delay: Duration) -> Self {
+        let inner = Inner {
+            records: self.inner.records.again(),
+            actor: self.inner.actor.clone(),
+            id: self.inner.id,
+            name: self.inner.name.clone(),
+            defaults: (policy.clone(), shorten_delay),
+            observed: Mutex::default(),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     fn with(records: Records, actor: Actor, id: Uuid, name: &str) -> Self {
-        let inner = Inner { records, actor, id, name: name.to_owned(), observed: Mutex::default() };
+        let (name, defaults) = (name.to_owned(), (Policy::default(), Floors::default().shorten_delay));
+        let inner = Inner { records, actor, id, name, defaults, observed: Mutex::default() };
         Self { inner: Arc::new(inner) }
     }
 

@@ -61,6 +61,11 @@ impl Records {
         Self { root, history, cache: Mutex::default() }
     }
 
+    /// The same records, with nothing read yet.
+    pub(crate) fn again(&self) -> Self {
+        Self { root: self.root.clone(), history: self.history, cache: Mutex::default() }
+    }
+
     pub(crate) fn root(&self) -> &Root {
         &self.root
     }

@@ -406,6 +406,7 @@ pub(crate) fn carried_of(snapshot: &Snapshot, subject: Subject, warehouse: Strin
         returning: false,
         protection: snapshot.protection_of(&subject).filter(|_| !going.purge).map(carried),
         policy: snapshot.policy_of(&subject).map(carried),
+        governed_by: snapshot.governing_record(&subject).filter(|above| above.fields.subject != subject).map(carried),
         blocks: snapshot
             .blocks()
             .filter(|b| b.fields.subject == subject)
@@ -430,6 +431,7 @@ pub(crate) fn carrying(mut record: Trash, earlier: &Trash) -> Result<Trash> {
     let purged = record.deadline <= record.dropped_at;
     record.protection = record.protection.or_else(|| earlier.protection.clone()).filter(|_| !purged);
     record.policy = record.policy.or_else(|| earlier.policy.clone());
+    record.governed_by = record.governed_by.or_else(|| earlier.governed_by.clone());
     record.cascade = record.cascade.or_else(|| earlier.cascade.clone());
     if !purged {
         record.deadline = record.deadline.max(earlier.deadline);

@@ -3,13 +3,17 @@
 //! It claims the location first and takes the trash record away last; what was put back on a name that could not be had is
 //! taken away again, so that nobody else's table inherits it.
 
+use chrono::Utc;
 use uuid::Uuid;
 
 use crate::blocks::Block;
 use crate::error::{Error, Result};
 use crate::generation::Change;
 use crate::hierarchy::missing;
-use crate::record::{Carried, Fields, Namespace, PolicyRecord, Protection, Record, Table, Trash, Warehouse};
+use crate::policies::{complete, delayed};
+use crate::record::{
+    Carried, Fields, Namespace, PendingRecord, PolicyRecord, Protection, Record, Table, Trash, Warehouse,
+};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 use crate::storage::{canonical_uri, join_uri};
@@ -70,6 +74,7 @@ impl Registry {
             Some(_) => drop(self.restore(subject, trash).await?),
             None => self.land(&table, trash, reason).await?,
         }
+        self.keep_governed(subject, trash, &root.fields.project).await?;
         for other in snapshot.trash().filter(|t| t.fields.subject == *subject && t.fields.uri == trash.uri) {
             // One that a new drop has filed into meanwhile is that drop's.
             self.remove_own::<Trash>(&other.meta.id, other.meta.nonce, reason.or(Some("undrop"))).await?;
@@ -110,6 +115,40 @@ impl Registry {
             out.blocks.extend(put.map(|nonce| (block.clone(), nonce)));
         }
         Ok(out)
+    }
+
+    /// Where what lies above it by now lets versions go sooner than what governed it, that waits for `shorten_delay`: a
+    /// namespace that was made anew is a change like any other.
+    async fn keep_governed(&self, subject: &Subject, trash: &Trash, project: &str) -> Result<()> {
+        let Some(Carried { fields: above, reason }) = trash.governed_by.as_ref().filter(|_| trash.policy.is_none())
+        else {
+            return Ok(());
+        };
+        let now = Utc::now();
+        let Some(was) = above.at(now).map_err(Error::Invalid)? else { return Ok(()) };
+        let mut next = subject.parent_namespace();
+        let mut governing: Vec<Subject> = Vec::new();
+        while let Some(parent) = next {
+            next = parent.parent_namespace();
+            governing.push(parent);
+        }
+        governing.push(Subject::Project(project.to_owned()));
+        let (mut now_governs, delay) = self.inner.defaults.clone();
+        for one in governing {
+            let Some(record) = self.load::<PolicyRecord>(&one.to_string()).await? else { continue };
+            if let Some(policy) = record.fields.at(now).map_err(Error::Invalid)? {
+                now_governs = policy;
+                break;
+            }
+        }
+        let changes = was.sooner(&now_governs);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let pending = PendingRecord { effective_at: delayed(now, delay)?, policy: None, changes };
+        let policy = complete(&was.hold_back(&now_governs), None);
+        let fields = PolicyRecord { subject: subject.clone(), policy, pending: Some(pending) };
+        self.put_back(&subject.to_string(), fields, reason.as_deref()).await.map(drop)
     }
 
     /// The nonce of what was put; `None` where something stood there.

@@ -36,7 +36,10 @@ impl Pass<'_> {
             None => return,
         };
         let keep = self.tools.graph.keep_set(&self.plan.uri);
-        let lost = self.tools.estate.lost(&self.plan.uri).await;
+        let lost = match self.tools.estate.lost(&self.plan.uri).await {
+            Some(why) => Some(why),
+            None => self.tools.estate.another_is_nearer(&self.plan.uri).await,
+        };
         let rules = Rules {
             governance: &governance,
             settings: &self.tools.settings,
@@ -45,7 +48,7 @@ impl Pass<'_> {
             free_bytes: None,
             now,
         };
-        let layout = Layout::of(&fresh, &governance.policy.policy, now);
+        let layout = Layout::of(&fresh, &governance.policy.policy, None, now);
         let (verdict, removal, retained) = plan::retention::plan(&fresh, &layout, &keep, &rules);
         self.out.retained = Some(retained);
         if !verdict.is_planned() {

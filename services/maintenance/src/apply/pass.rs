@@ -10,15 +10,16 @@ use squire_lake::handle::Place;
 use squire_lake::look::Look;
 use squire_lake::stamp::Stamper;
 use squire_lake::verify;
-use squire_lake::{Kind, contain, fold};
+use squire_lake::{Kind, build, contain, fold};
 use squire_registry::{Commit, CommitStep, DatasetEntry, DatasetIntent, Governance, Subject, VersionEntry};
-use squire_service::report::SkipReason;
+use squire_service::report::{IndexAction, SkipReason};
 use uuid::Uuid;
 
 use super::slices::Landing;
 use super::yielding::{Stopped, Yielding};
 use super::{After, Applied, MAX_CONFLICTS, SharedClaim, Tools, file_verify_block, recheck};
 use crate::admit::Skip;
+use crate::memory;
 use crate::plan::{self, DatasetPlan, Layout, Limits, MAX_ROUNDS, Round, Rules};
 use crate::state::{Unverified, WaitingFor};
 
@@ -190,7 +191,8 @@ impl<'a> Pass<'a> {
     async fn rounds(&mut self, governance: &Governance) -> Result<(), Stop> {
         let Some(dataset) = self.look.dataset.clone() else { return Ok(()) };
         let mut handle: Arc<Dataset> = dataset;
-        let mut layout = Layout::of(self.look, &governance.policy.policy, self.tools.estate.now());
+        let mut layout = Layout::of(self.look, &governance.policy.policy, None, self.tools.estate.now());
+        layout.rebuild = self.plan.rebuilds();
         let mut round = self.plan.rounds.first().cloned().unwrap_or_default();
         let mut conflicts = 0;
         let mut ours: BTreeSet<u64> =
@@ -216,7 +218,10 @@ impl<'a> Pass<'a> {
             }
             if !round.indices.is_empty() && !self.stopping() {
                 match self.fold(&handle, &layout, &round).await? {
-                    Some(after) => handle = after,
+                    Some(after) => {
+                        handle = after;
+                        layout.rebuild.retain(|name| !self.out.indices.iter().any(|done| done.name == *name));
+                    }
                     None => conflicts += 1,
                 }
             }
@@ -247,7 +252,7 @@ impl<'a> Pass<'a> {
         match squire_lake::commit::empty(&self.tools.estate.lake, &head, &self.stamper, self.slice).await {
             Ok(after) => {
                 self.committed(CommitStep::Erase, after.version_id());
-                let layout = Layout::of(self.look, &Default::default(), self.tools.estate.now());
+                let layout = Layout::of(self.look, &Default::default(), None, self.tools.estate.now());
                 self.relayout(&after, &layout).await.map(drop)
             }
             // Whoever was first has replaced HEAD.
@@ -420,7 +425,7 @@ impl<'a> Pass<'a> {
         let mut folded = Vec::new();
         let mut works = Vec::new();
         for work in &round.indices {
-            match fold::build(&self.tools.estate.lake, handle, &work.name, work.merge).await {
+            match self.build(handle, layout, work).await {
                 Ok(Some(f)) => {
                     works.push(plan::IndexWork { bytes: f.bytes(), ..work.clone() });
                     folded.push(f);
@@ -464,6 +469,22 @@ impl<'a> Pass<'a> {
                 }
                 Ok(None)
             }
+        }
+    }
+
+    /// What one index work adds, before its commit.
+    async fn build(
+        &self,
+        handle: &Arc<Dataset>,
+        layout: &Layout,
+        work: &plan::IndexWork,
+    ) -> squire_lake::Result<Option<fold::Folded>> {
+        let lake = &self.tools.estate.lake;
+        match layout.indices.iter().find(|i| i.name == work.name) {
+            Some(index) if work.action == IndexAction::Rebuild => {
+                build::anew(lake, &self.place, handle, index, memory::REBUILD).await.map(Some)
+            }
+            _ => fold::build(lake, handle, &work.name, work.merge).await,
         }
     }
 

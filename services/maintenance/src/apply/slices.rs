@@ -342,7 +342,7 @@ impl Pass<'_> {
     /// again. One commit, since each costs two versions and a rewrite of every index that addresses rows.
     pub(super) async fn land_stored(&mut self, landing: Landing, governance: &Governance) -> Result<(), Stop> {
         let Some(mut handle) = self.look.dataset.clone() else { return Ok(()) };
-        let mut layout = Layout::of(self.look, &governance.policy.policy, self.tools.estate.now());
+        let mut layout = Layout::of(self.look, &governance.policy.policy, None, self.tools.estate.now());
         let (run, read_version) = (landing.distributed.run, landing.distributed.read_version);
         let mut done = landing.done;
         for attempt in 0..=MAX_CONFLICTS {

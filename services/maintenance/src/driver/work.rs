@@ -130,6 +130,9 @@ pub(super) async fn save_state(tools: &Tools, p: &Planned, applied: &Applied) ->
         let rewritten = applied.compact.replaced + applied.indices.iter().map(|i| i.bytes).sum::<u64>();
         state.worked(version, rewritten, p.governance.policy.policy.retention, now);
     }
+    if applied.is_material() && p.governance.policy.policy.erase_within.is_some() && !p.layout.indices.is_empty() {
+        state.watched = p.layout.erasure.watched.clone();
+    }
     keep_state(tools, &p.look.uri, &p.state, state).await
 }
 

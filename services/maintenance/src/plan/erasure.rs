@@ -5,12 +5,15 @@
 //! - a version whose files hold what HEAD's no longer do goes at the deadline, also below `retain_versions` and within
 //!   `retention`. One that was still current late, because the rewrite came late, stays readable for half of
 //!   `erase_within` after it was replaced;
+//! - an index that was built from rows which are deleted by now is built anew from those that are left, from a quarter on;
 //! - where HEAD itself is the delete, its manifest and transaction tell what was deleted: a quiet table gets one empty
 //!   stamped commit, so that this version can go like any other.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use squire_lake::erasure::Stale;
 use squire_registry::Governance;
 use squire_service::report as model;
 
@@ -31,6 +34,15 @@ fn is_time(since: DateTime<Utc>, within: Duration, rules: &Rules<'_>) -> bool {
 pub fn rewrites(layout: &Layout, rules: &Rules<'_>) -> bool {
     let within = rules.governance.policy.policy.erase_within;
     matches!((within, layout.erasure.oldest_fragment()), (Some(within), Some(since)) if is_time(since, within, rules))
+}
+
+/// The indices that are built anew now: nothing but the rows goes into such a build. Not under a hold, which keeps every version
+/// that has the values anyway.
+pub fn rebuilds(layout: &Layout, rules: &Rules<'_>) -> BTreeSet<String> {
+    let within = rules.governance.policy.policy.erase_within;
+    let Some(within) = within.filter(|_| rules.governance.held_by().is_none()) else { return BTreeSet::new() };
+    let now = |s: &Stale| s.cannot.is_none() && s.since.is_none_or(|since| is_time(since, within, rules));
+    layout.erasure.indices.iter().filter(|(_, s)| now(s)).map(|(name, _)| name.clone()).collect()
 }
 
 /// Whether one empty commit is to be made, so that HEAD becomes a version that can go.
@@ -69,8 +81,18 @@ pub fn view(layout: &Layout, plan: &DatasetPlan, governance: &Governance, clones
     for clone in clones {
         keep("the files that it reads".into(), format!("clone {clone}"), None);
     }
-    for index in &erasure.indices {
-        keep(format!("index {index}"), "entries that it may have of deleted rows".into(), None);
+    for (name, stale) in &erasure.indices {
+        let closed = matches!(plan.optimize_indices.outcome, model::StepOutcome::Refused | model::StepOutcome::Skipped);
+        let (by, until) = match (&stale.cannot, governance.held_by(), plan.optimize_indices.reason.filter(|_| closed)) {
+            (Some(why), _, _) => (format!("entries that it may have of deleted rows; {why}"), None),
+            (None, Some(hold), _) => (format!("{} on {}", hold.level, hold.subject), None),
+            (None, None, Some(reason)) => (reason.as_str().to_owned(), None),
+            (None, None, None) => {
+                let by = stale.since.and_then(|since| since.checked_add_signed(delta(within)?));
+                ("entries that it may have of deleted rows, until it is built anew".to_owned(), by)
+            }
+        };
+        keep(format!("index {name}"), by, until);
     }
     for version in erasure.untold.iter().filter(|v| !erasure.versions.contains_key(v) && !named(v)) {
         let kept = plan.retained.iter().find(|r| r.version == *version);

@@ -36,7 +36,25 @@ pub fn gate(layout: &Layout, limits: &Limits) -> Option<Verdict> {
 
 /// Index work on this layout.
 pub fn work(layout: &Layout) -> Vec<IndexWork> {
-    layout.indices.iter().filter(|i| i.can_fold()).filter_map(index_work).collect()
+    let of = |index: &IndexInfo| match layout.rebuild.contains(&index.name) {
+        true => Some(anew(index)),
+        false => index_work(index),
+    };
+    layout.indices.iter().filter(|i| i.can_fold()).filter_map(of).collect()
+}
+
+/// From the rows, in place of every segment.
+fn anew(index: &IndexInfo) -> IndexWork {
+    let segments = index.segments.len();
+    IndexWork {
+        name: index.name.clone(),
+        action: IndexAction::Rebuild,
+        merge: segments,
+        rows: index.indexed_rows + index.unindexed_rows,
+        segments_before: segments,
+        segments_after: 1,
+        bytes: index.bytes(),
+    }
 }
 
 fn index_work(index: &IndexInfo) -> Option<IndexWork> {

@@ -7,12 +7,12 @@ use chrono::{DateTime, Utc};
 use roaring::RoaringBitmap;
 use squire_lake::authority::Authority;
 use squire_lake::clients;
-use squire_lake::erasure::Erasure;
+use squire_lake::erasure::{Erasure, Watched};
 use squire_lake::index::{IndexInfo, Segment, State};
 use squire_lake::listing::{Kind, classify};
 use squire_lake::look::{FragmentInfo, Look, owner};
 use squire_registry::Policy;
-use squire_service::report::StepReason;
+use squire_service::report::{IndexAction, StepReason};
 use uuid::Uuid;
 
 use super::{IndexWork, Round};
@@ -58,6 +58,8 @@ pub struct Layout {
     pub detached: bool,
     /// What still holds deleted values.
     pub erasure: Erasure,
+    /// Indices that are built anew now, for the sake of erasure.
+    pub rebuild: BTreeSet<String>,
 }
 
 /// One version, for retention.
@@ -74,8 +76,8 @@ pub struct VersionInfo {
 }
 
 impl Layout {
-    /// Describes a look.
-    pub fn of(look: &Look, policy: &Policy, now: DateTime<Utc>) -> Self {
+    /// Describes a look. `watched` is what is remembered of its history.
+    pub fn of(look: &Look, policy: &Policy, watched: Option<&Watched>, now: DateTime<Utc>) -> Self {
         let on_main = |branch: &Option<String>| branch.as_deref().is_none_or(|b| b == "main");
         let live_bytes = look.live_bytes();
         let named = look.bytes_where(|_| true);
@@ -107,7 +109,8 @@ impl Layout {
             legacy_index: legacy_index(look),
             deferred_remaps: look.head.indices.iter().any(|i| i.name == "__lance_frag_reuse"),
             detached: matches!(look.authority, Authority::Detached { .. }),
-            erasure: Erasure::of(look),
+            erasure: Erasure::of(look, watched),
+            rebuild: BTreeSet::new(),
         }
     }
 
@@ -281,7 +284,11 @@ pub fn after(layout: &Layout, round: &Round) -> Layout {
     for work in &round.indices {
         let ids: RoaringBitmap = out.fragments.iter().filter_map(|f| u32::try_from(f.id).ok()).collect();
         if let Some(index) = out.indices.iter_mut().find(|i| i.name == work.name) {
-            fold(index, work, ids);
+            fold(index, work, ids, layout.version);
+        }
+        if work.action == IndexAction::Rebuild {
+            out.rebuild.remove(&work.name);
+            out.erasure.indices.remove(&work.name);
         }
     }
     for index in &mut out.indices {
@@ -307,8 +314,10 @@ fn follow(index: &mut IndexInfo, gone: &[FragmentInfo], made: &[FragmentInfo]) {
     }
 }
 
-fn fold(index: &mut IndexInfo, work: &IndexWork, ids: RoaringBitmap) {
+fn fold(index: &mut IndexInfo, work: &IndexWork, ids: RoaringBitmap, version: u64) {
     let keep = index.segments.len().saturating_sub(work.merge);
+    let merged = index.segments[keep..].iter().map(|s| s.built_from).min();
+    let built_from = merged.filter(|_| work.action != IndexAction::Rebuild).unwrap_or(version);
     let kept =
         index.segments[..keep].iter().filter_map(|s| s.fragments.clone()).fold(RoaringBitmap::new(), |a, b| a | b);
     let bytes = work.bytes;
@@ -316,7 +325,7 @@ fn fold(index: &mut IndexInfo, work: &IndexWork, ids: RoaringBitmap) {
         index.state = State::Covered;
     }
     index.segments.truncate(keep);
-    index.segments.push(Segment { uuid: Uuid::nil(), fragments: Some(ids - kept), bytes });
+    index.segments.push(Segment { uuid: Uuid::nil(), fragments: Some(ids - kept), bytes, built_from });
 }
 
 fn recount(index: &mut IndexInfo, fragments: &[FragmentInfo]) {

@@ -1,13 +1,16 @@
 //! `erase_within`: what was deleted is gone by the deadline, and the report says what is not reached.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use roaring::RoaringBitmap;
 use serde_json::Value;
+use squire_lake::build;
 use squire_lake::erasure::{Erasure, Held};
-use squire_lake::sample::{Sample, SampleIndex};
+use squire_lake::look::{Looked, look};
+use squire_lake::sample::{Columns, Sample, SampleIndex};
 
 use super::common::*;
 
@@ -206,26 +209,152 @@ fn names(report: &Value, end: &str, what: &str) -> bool {
     erasure(report, end)["unreached"].as_array().is_some_and(|list| list.iter().any(|u| u["what"] == what))
 }
 
+/// Files under a dataset, relative, that hold these bytes.
+fn holding(here: &Here, rel: &str, needle: &[u8]) -> BTreeSet<String> {
+    let (mut out, mut open) = (BTreeSet::new(), vec![here.path(rel)]);
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(dir).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let bytes = std::fs::read(&path).expect("read");
+            if bytes.windows(needle.len()).any(|w| w == needle) {
+                let below = path.strip_prefix(here.path(rel)).expect("below");
+                out.insert(below.to_str().expect("UTF-8").to_string());
+            }
+        }
+    }
+    out
+}
+
+/// Builds an index as a request would, without a commit of ours before it.
+async fn build_index(uri: &str, column: &str, kind: &str, params: Value) {
+    let lake = lake();
+    let Looked::Dataset(look) = look(&lake, uri, Utc::now()).await.expect("looked") else { panic!("no dataset") };
+    let spec = build::Spec {
+        columns: vec![column.into()],
+        kind: build::IndexKind::parse(kind).expect("a type"),
+        name: Some(format!("{column}_{}", kind.to_lowercase())),
+        params: params.as_object().cloned().unwrap_or_default(),
+        replace: false,
+    };
+    let definition = build::resolve(&look, &spec).expect("fits");
+    let work = build::Work { uuid: uuid::Uuid::new_v4(), memory: 256 << 20, on_progress: Arc::new(|_| {}) };
+    let dataset = look.dataset.clone().expect("opened");
+    let built = build::execute(&lake, &dataset, &definition, &work).await.expect("built");
+    let stamper = squire_lake::stamp::Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::new_v4() };
+    let place = lake.place(uri).await.expect("a place");
+    build::land(&lake, &place, &dataset, built, &definition, &stamper, "test").await.map(drop).expect("landed");
+}
+
+/// Directories of indices among paths.
+fn directories(paths: &BTreeSet<String>) -> BTreeSet<String> {
+    paths.iter().filter_map(|p| Some(p.strip_prefix("_indices/")?.split('/').next()?.to_string())).collect()
+}
+
+/// `action` of each index in a report's row.
+fn actions(report: &Value) -> BTreeSet<(String, String)> {
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+    let list = row(report, "lake/t")["steps"]["optimize_indices"]["indices"].as_array().cloned().unwrap_or_default();
+    list.iter().map(|i| (text(&i["name"]), text(&i["action"]))).collect()
+}
+
+const WORD: &str = "zzyzxquaggaword";
+
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_over_a_fragment_that_was_deleted_whole_is_listed_until_a_fold_leaves_its_values_out() {
+async fn a_deleted_word_and_its_vector_are_in_no_file_and_no_index_after_the_deadline() {
+    let here = Here::new();
+    let columns = Columns { vector: 8, page: 0 };
+    let mut sample = Sample::new(here.uri("lake/t"), columns);
+    std::fs::create_dir_all(here.path("lake")).expect("made");
+    sample.write(600, 0).await.expect("written").write_with_word(200, 600, WORD).await.expect("written");
+    let kinds =
+        [("body", "INVERTED"), ("body", "BTREE"), ("kind", "BITMAP"), ("kind", "ZONEMAP"), ("vector", "IVF_FLAT")];
+    for (column, kind) in kinds {
+        let params = if kind == "IVF_FLAT" { serde_json::json!({ "num_partitions": 2 }) } else { Value::Null };
+        build_index(&here.uri("lake/t"), column, kind, params).await;
+    }
+    report(&["sweep", &here.text("lake"), "--yes"]);
+    let vector = squire_lake::sample::vector_of(600, 8);
+    assert_eq!(directories(&holding(&here, "lake/t", WORD.as_bytes())).len(), 4, "each index over text has the word");
+    assert!(!directories(&holding(&here, "lake/t", &vector)).is_empty(), "the vectors' index has the vector");
+
+    let mut sample = Sample::open(&lake(), &here.uri("lake/t"), columns).await.expect("opened");
+    sample.delete("id = 600").await.expect("deleted");
+    let planned = run("plan", &here, &[]);
+    let all: BTreeSet<(String, String)> =
+        kinds.iter().map(|(c, k)| (format!("{c}_{}", k.to_lowercase()), "rebuild".to_string())).collect();
+    assert_eq!(actions(&planned), all);
+    let listed = &erasure(&planned, "lake/t")["unreached"];
+    assert!(names(&planned, "lake/t", "index body_inverted"), "{listed:#}");
+    assert!(listed[0]["until"].is_string(), "by the deadline: {listed:#}");
+    // By the clock it waits for a quarter of the time, like the rewrite.
+    let due = ["--due", "--set", "policy.interval=0s"];
+    assert_eq!(actions(&run("plan", &here, &due)), BTreeSet::new());
+    age(&here, "lake/t", 7 * 3_600);
+    let swept = run("sweep", &here, &due);
+    assert_eq!(actions(&swept), all, "{swept:#}");
+    assert_eq!(row(&swept, "lake/t")["steps"]["verify"]["outcome"], "done");
+    // Settled: nothing is built twice for one deletion.
+    assert_eq!(row(&run("plan", &here, &[]), "lake/t")["outcome"]["kind"], "idle");
+    age(&here, "lake/t", 18 * 3_600);
+    run("sweep", &here, &[]);
+    assert_eq!(holding(&here, "lake/t", WORD.as_bytes()), BTreeSet::new());
+    assert_eq!(holding(&here, "lake/t", &vector), BTreeSet::new());
+    let proof = run("plan", &here, &[]);
+    assert_eq!(erasure(&proof, "lake/t")["done"], true, "{proof:#}");
+    assert_eq!(row(&proof, "lake/t")["outcome"]["kind"], "idle");
+    here.oracle("lake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_cannot_be_built_anew_is_listed_also_when_the_version_that_deleted_is_gone() {
+    let here = Here::new();
+    let mut sample = settled(&here, "lake/t").await;
+    sample.delete("id = 7").await.expect("deleted");
+    run("sweep", &here, &[]);
+    let mut sample = Sample::open(&lake(), &here.uri("lake/t"), Default::default()).await.expect("opened");
+    sample.delete("id = 8").await.expect("deleted");
+    let manifest = here.manifest("lake/t", sample.version());
+    squire_lake::sample::set_index_type(&manifest, "id_idx", "/lance.index.pb.FutureIndexDetails").expect("crafted");
+    let swept = run("sweep", &here, &[]);
+    let list = &erasure(&swept, "lake/t")["unreached"];
+    let by = list.as_array().expect("a list").iter().find(|u| u["what"] == "index id_idx").expect("listed");
+    assert!(by["by"].as_str().is_some_and(|b| b.ends_with("this build cannot open index type FUTURE")), "{by:#}");
+    assert_eq!(by["until"], Value::Null, "nobody knows until when");
+    assert!(!actions(&swept).iter().any(|(name, _)| name == "id_idx"), "{swept:#}");
+    for _ in 0..2 {
+        age(&here, "lake/t", 60 * 86_400);
+        run("sweep", &here, &[]);
+    }
+    let late = run("plan", &here, &[]);
+    assert_eq!(erasure(&late, "lake/t")["done"], false, "{late:#}");
+    assert!(names(&late, "lake/t", "index id_idx"), "{:#}", erasure(&late, "lake/t"));
+    assert!(!names(&late, "lake/t", "index body_idx"), "{:#}", erasure(&late, "lake/t"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_over_a_fragment_that_was_deleted_whole_is_built_anew() {
     let here = Here::new();
     let mut sample = here.table("lake/t", 2, 100).await;
     sample.index(SampleIndex::BTree).await.expect("indexed");
     assert_eq!(erasure(&run("plan", &here, &[]), "lake/t")["done"], true, "nothing was deleted");
     sample.delete("id >= 100").await.expect("deleted");
-    run("sweep", &here, &[]);
+    let planned = run("plan", &here, &[]);
+    assert!(names(&planned, "lake/t", "index id_idx"), "{:#}", erasure(&planned, "lake/t"));
+    // Not while the policy keeps from it, or a flag.
+    let off = run("sweep", &here, &["--set", "policy.optimize_indices=false"]);
+    let by = erasure(&off, "lake/t")["unreached"][0].clone();
+    assert_eq!((&by["what"], &by["by"]), (&"index id_idx".into(), &"policy".into()), "{by:#}");
+    let swept = run("sweep", &here, &[]);
+    assert_eq!(actions(&swept), [("id_idx".to_string(), "rebuild".to_string())].into());
     age(&here, "lake/t", 25 * 3_600);
     run("sweep", &here, &[]);
     let proof = run("plan", &here, &[]);
-    let view = erasure(&proof, "lake/t");
-    assert_eq!((&view["done"], &view["since"]), (&false.into(), &Value::Null), "{view:#}");
-    let index = view["unreached"][0]["what"].as_str().expect("listed").to_string();
-    assert!(index.starts_with("index "), "{view:#}");
-    // New rows are folded, and a fold of such an index leaves out what is gone.
-    let mut sample = Sample::open(&lake(), &here.uri("lake/t"), Default::default()).await.expect("opened");
-    sample.write(100, 200).await.expect("appended");
-    run("sweep", &here, &[]);
-    assert!(!names(&run("plan", &here, &[]), "lake/t", &index));
+    assert_eq!(erasure(&proof, "lake/t")["done"], true, "{proof:#}");
+    here.oracle("lake");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,6 +395,7 @@ fn held(version: u64, fragments: &[u32], erased: &[u32], operation: &str) -> Hel
         erased: erased.iter().copied().collect(),
         operation: (!operation.is_empty()).then(|| operation.to_owned()),
         ours: false,
+        indices: Vec::new(),
     }
 }
 

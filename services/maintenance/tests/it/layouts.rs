@@ -55,6 +55,7 @@ pub fn index(name: &str, kind: &str, segments: &[&[u32]], fragments: &[FragmentI
             uuid: uuid::Uuid::from_u128(name.bytes().map(u128::from).sum::<u128>() * 1_000 + i as u128),
             fragments: Some(ids.iter().copied().collect::<RoaringBitmap>()),
             bytes: 1_000 * ids.len() as u64,
+            built_from: 9,
         })
         .collect();
     let covered: RoaringBitmap =
@@ -94,6 +95,7 @@ pub fn layout(fragments: Vec<FragmentInfo>, indices: Vec<IndexInfo>) -> Layout {
         deferred_remaps: false,
         detached: false,
         erasure: Default::default(),
+        rebuild: Default::default(),
     }
 }
 

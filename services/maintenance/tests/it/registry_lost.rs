@@ -91,3 +91,46 @@ async fn a_protection_that_vanished_without_a_trace_is_an_error() {
     assert_eq!(planned["findings"][0]["kind"], "protections_vanished", "{planned:#}");
     here.oracle("lake");
 }
+
+/// Copies a folder with everything in it.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            std::fs::copy(&from, &to).expect("copied");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_copy_of_the_registry_removes_nothing_where_a_newer_one_lies_nearer() {
+    let here = Here::new();
+    here.table("lake/t", 8, 10).await;
+    let root = here.text("lake");
+    assert_ok(&registry(&["init", &format!("{root}/_squire"), "--name", "n"]), "init");
+    report(&["sweep", &root, "--yes"]);
+    copy(&here.path("lake/_squire"), &here.path("copy"));
+    // Held since: the copy does not know.
+    let (subject, flag) = (format!("dataset/{}", here.uri("lake/t")), format!("--registry={root}/_squire"));
+    assert_ok(&registry(&["protection", "set", &subject, "keep-history", &flag]), "protection set");
+    wait_until_older(&here.path("lake"), std::time::Duration::from_millis(1_200));
+    let before = tree(&here.path("lake/t"));
+    for verb in ["plan", "sweep"] {
+        let mut args = vec![verb.to_string(), root.clone(), format!("--registry={}", here.text("copy"))];
+        args.extend(removable().into_iter().filter(|arg| verb == "sweep" || arg != "--yes"));
+        let with_copy = report(&args);
+        let cleanup = &row(&with_copy, "/t")["steps"]["cleanup"];
+        assert_eq!((&cleanup["outcome"], &cleanup["reason"]), (&"refused".into(), &"registry_lost".into()), "{verb}");
+        assert_eq!(tree(&here.path("lake/t")), before);
+    }
+    // The registry itself, named, is the nearest.
+    assert_ok(&registry(&["protection", "unset", &subject, &flag]), "protection unset");
+    let mut args = vec!["sweep".to_string(), root, flag];
+    args.extend(removable());
+    let swept = report(&args);
+    assert!(row(&swept, "/t")["steps"]["cleanup"]["versions_removed"].as_u64() > Some(0), "{swept:#}");
+    here.oracle("lake");
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use lance::Dataset;
 use lance::index::DatasetIndexExt;
+use lance_index::IndexType;
 use lance_index::progress::IndexBuildProgress;
 use lance_table::format::IndexMetadata;
 use uuid::Uuid;
@@ -69,15 +70,35 @@ pub(super) async fn segment(
     fragments: Option<Vec<u32>>,
     work: &Work,
 ) -> Result<IndexMetadata> {
+    let asked = Asked { column: &definition.column, name: &definition.name, kind: definition.kind.lance() };
+    train(lake, dataset, &definition.says(), &asked, params, fragments, work).await
+}
+
+/// What the library is asked for.
+pub(super) struct Asked<'a> {
+    pub(super) column: &'a str,
+    pub(super) name: &'a str,
+    pub(super) kind: IndexType,
+}
+
+pub(super) async fn train(
+    lake: &Lake,
+    dataset: &Arc<Dataset>,
+    says: &str,
+    asked: &Asked<'_>,
+    params: &dyn lance_index::IndexParams,
+    fragments: Option<Vec<u32>>,
+    work: &Work,
+) -> Result<IndexMetadata> {
     let uri = dataset.uri().to_string();
-    let doing = format!("building index {}", definition.says());
+    let doing = format!("building index {says}");
     // The builder takes the handle for itself, and only a commit would change it.
     let mut handle = Dataset::clone(dataset);
     let building = async {
-        let columns = [definition.column.as_str()];
+        let columns = [asked.column];
         let mut builder = handle
-            .create_index_builder(&columns, definition.kind.lance(), params)
-            .name(definition.name.clone())
+            .create_index_builder(&columns, asked.kind, params)
+            .name(asked.name.to_string())
             .replace(true)
             .progress(Arc::new(Reporter::new(work.on_progress.clone())));
         builder = match fragments {

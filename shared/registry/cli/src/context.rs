@@ -42,7 +42,8 @@ impl Context {
                 Failure::new(exit, other.to_string())
             }
         })?;
-        Ok(registry.keeping_history(self.config().grace.record_history))
+        let config = self.config();
+        Ok(registry.keeping_history(config.grace.record_history).under(&config.policy, config.floors.shorten_delay))
     }
 
     async fn nearest(&self, roots: &[String]) -> anyhow::Result<String> {

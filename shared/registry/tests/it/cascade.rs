@@ -293,3 +293,54 @@ async fn the_last_table_that_is_reclaimed_takes_its_namespaces_out_of_the_trash(
     assert_eq!(r.snapshot().await.unwrap().trashed_namespaces().count(), 0);
     r.container_drop(&Subject::Warehouse("w".into()), false, None).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_table_that_comes_back_into_a_namespace_made_anew_keeps_its_policy_for_shorten_delay() {
+    let lake = tree().await;
+    let r = &lake.registry.under(&Policy::default(), Duration::from_secs(48 * 3_600));
+    let keys = [("retention".to_owned(), "90d".to_owned())];
+    let change = PolicyChange { subject: &sales(), keys: &keys, reason: None, immediately: false, at: Utc::now() };
+    r.policy_set(&change, &Policy::default(), &Floors::default()).await.unwrap();
+    cascade(r, asked(true)).await.unwrap();
+    r.namespace_create(&path("sales"), Some("w"), None).await.unwrap();
+    r.undrop(&table("sales/orders"), None).await.unwrap();
+    let days = |hours: i64| {
+        let at = Utc::now() + chrono::TimeDelta::hours(hours);
+        let (r, uri) = (r.clone(), lake.uri("orders.lance"));
+        async move { govern(&r.snapshot().await.unwrap(), &uri, at).policy.policy.retention.as_secs() / 86_400 }
+    };
+    assert_eq!((days(0).await, days(47).await, days(49).await), (90, 90, 7));
+    let shown = govern(&r.snapshot().await.unwrap(), &lake.uri("orders.lance"), Utc::now()).policy;
+    assert_eq!(shown.pending.unwrap().changes, ["retention: 90d -> 7d"], "and a plan shows it");
+
+    // Where what lies above it by now keeps versions as long, it governs.
+    r.table_drop(&path("sales/orders"), WEEK, false, None).await.unwrap();
+    let trashed = r.snapshot().await.unwrap();
+    assert!(trashed.trash().any(|t| t.fields.policy.is_some()), "its own by now");
+    r.namespace_create(&path("sales/eu"), None, None).await.unwrap();
+    r.namespace_create(&path("sales/eu/de"), None, None).await.unwrap();
+    let keys = [("retention".to_owned(), "120d".to_owned())];
+    let change = PolicyChange { subject: &sales(), keys: &keys, reason: None, immediately: false, at: Utc::now() };
+    r.policy_set(&change, &Policy::default(), &Floors::default()).await.unwrap();
+    r.undrop(&table("sales/eu/de/items"), None).await.unwrap();
+    let items = govern(&r.snapshot().await.unwrap(), &lake.uri("items.lance"), Utc::now()).policy;
+    assert_eq!((items.source.id.as_str(), items.pending), ("namespace/sales", None));
+}
+
+#[tokio::test]
+async fn what_a_dropped_table_lay_in_still_protects_it() {
+    let lake = tree().await;
+    let r = &lake.registry;
+    let uri = lake.uri("items.lance");
+    r.table_drop(&path("sales/eu/de/items"), WEEK, false, None).await.unwrap();
+    assert_eq!(govern(&r.snapshot().await.unwrap(), &uri, Utc::now()).protection, None);
+    r.protect(&Subject::Namespace(path("sales/eu")), Level::KeepHistory, Some("case 7")).await.unwrap();
+    let block = Block { subject: sales(), kind: BlockKind::Operator, until: None, version: None };
+    r.block_add(block, "moving").await.unwrap();
+    let governed = govern(&r.snapshot().await.unwrap(), &uri, Utc::now());
+    assert_eq!(governed.held_by().map(|p| p.subject.to_string()).as_deref(), Some("namespace/sales/eu"));
+    assert_eq!(governed.blocks.len(), 1);
+    // A new table of its name is another table: nothing of it holds for the bytes in the trash.
+    lake.table("sales/eu/de/other").await;
+    assert_eq!(governed.table, None);
+}
