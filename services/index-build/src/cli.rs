@@ -33,9 +33,7 @@ pub fn main() -> Exit {
     telemetry::with_full_store_labels();
     let cli = Cli::parse();
     let verbose = cli.common.is_verbose();
-    let run = || -> anyhow::Result<Exit> {
-        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(cli))
-    };
+    let run = || -> anyhow::Result<Exit> { cli::runtime()?.block_on(dispatch(cli)) };
     let exit = run().unwrap_or_else(|error| cli::report_error(&error, verbose));
     telemetry::flush();
     exit

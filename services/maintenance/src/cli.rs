@@ -42,9 +42,7 @@ pub fn main() -> Exit {
     telemetry::with_full_store_labels();
     let cli = Cli::parse();
     let verbose = cli.common.is_verbose();
-    let run = || -> anyhow::Result<Exit> {
-        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(dispatch(cli))
-    };
+    let run = || -> anyhow::Result<Exit> { squire_service::cli::runtime()?.block_on(dispatch(cli)) };
     let exit = match run() {
         Ok(exit) => exit,
         Err(e) => report_error(&e, verbose),

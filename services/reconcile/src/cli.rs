@@ -97,15 +97,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     }
     let verb = match &cli.verb {
         Some(Verb::Report { roots, dataset, no_orphans }) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let runtime = cli::runtime()?;
             return runtime.block_on(report(cli, &loaded, &metrics, (roots, dataset), !no_orphans));
         }
         Some(Verb::Reclaim { verb }) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let runtime = cli::runtime()?;
             return runtime.block_on(reclaim::run(verb, &cli.common, &loaded, &metrics));
         }
         Some(Verb::Serve) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let runtime = cli::runtime()?;
             let command = squire_service::config::redact_command(std::env::args());
             return runtime.block_on(crate::serve::run(loaded, metrics, command));
         }

@@ -38,7 +38,7 @@ where
     F: Future<Output = Result<T>>,
 {
     let seen = PANICS.load(Ordering::SeqCst);
-    match AssertUnwindSafe(work).catch_unwind().await {
+    match AssertUnwindSafe(Box::pin(work)).catch_unwind().await {
         Ok(Err(e)) if hides_a_panic(&e, seen) => {
             lake.replace_session();
             Err(Error::new(Kind::Bug, doing, uri)

@@ -202,7 +202,7 @@ impl<'a> Pass<'a> {
                 break;
             }
             if !round.tasks.is_empty() {
-                match self.compact(&handle, &layout, &round).await? {
+                match Box::pin(self.compact(&handle, &layout, &round)).await? {
                     Some((after, made)) => {
                         handle = after;
                         ours.extend(made);
@@ -217,7 +217,7 @@ impl<'a> Pass<'a> {
                 }
             }
             if !round.indices.is_empty() && !self.stopping() {
-                match self.fold(&handle, &layout, &round).await? {
+                match Box::pin(self.fold(&handle, &layout, &round)).await? {
                     Some(after) => {
                         handle = after;
                         layout.rebuild.retain(|name| !self.out.indices.iter().any(|done| done.name == *name));
@@ -395,7 +395,8 @@ impl<'a> Pass<'a> {
                 self.committed(CommitStep::Compact, landed.after);
                 let rewrite =
                     verify::Rewrite { before: landed.before, after: landed.after, groups: landed.groups.clone() };
-                self.verify(&rewrite, |i| landed.remapped > 0 && !i.loses_coverage_on_rewrite(), layout).await?;
+                Box::pin(self.verify(&rewrite, |i| landed.remapped > 0 && !i.loses_coverage_on_rewrite(), layout))
+                    .await?;
                 let made = landed.groups.iter().flat_map(|(_, new)| new.clone()).collect();
                 Ok(Some((landed.dataset, made)))
             }
@@ -456,7 +457,7 @@ impl<'a> Pass<'a> {
                 self.out.indices.extend(works);
                 self.out.indices_seconds += started.elapsed().as_secs_f64();
                 let rewrite = verify::Rewrite { before: before.max(after - 1), after, groups: Vec::new() };
-                self.verify(&rewrite, |i| names.contains(&i.name), layout).await?;
+                Box::pin(self.verify(&rewrite, |i| names.contains(&i.name), layout)).await?;
                 Ok(Some(dataset))
             }
             Err((e, stranded)) => {
@@ -482,9 +483,9 @@ impl<'a> Pass<'a> {
         let lake = &self.tools.estate.lake;
         match layout.indices.iter().find(|i| i.name == work.name) {
             Some(index) if work.action == IndexAction::Rebuild => {
-                build::anew(lake, &self.place, handle, index, memory::REBUILD).await.map(Some)
+                Box::pin(build::anew(lake, &self.place, handle, index, memory::REBUILD)).await.map(Some)
             }
-            _ => fold::build(lake, handle, &work.name, work.merge).await,
+            _ => Box::pin(fold::build(lake, handle, &work.name, work.merge)).await,
         }
     }
 

@@ -27,7 +27,7 @@ fn main() -> Exit {
     let cli = Cli::parse();
     let verbose = cli.common.is_verbose();
     let ended = telemetry::init_logs(&cli.common, Audience::Command).map_err(anyhow::Error::from).and_then(|()| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = squire_service::cli::runtime()?;
         runtime.block_on(run(cli))
     });
     ended.unwrap_or_else(|error| report_error(&error, verbose))

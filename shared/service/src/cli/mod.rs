@@ -10,6 +10,18 @@ pub use exit::Exit;
 
 use std::io::{self, Write};
 
+/// What a thread may have on its stack. The futures of a pass over Lance are deep: with tokio's 2 MiB an unoptimised build ran out.
+/// Only what is touched is memory.
+const STACK: usize = 16 << 20;
+
+/// The runtime of a program.
+///
+/// # Errors
+/// The system gives no threads.
+pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK).build()
+}
+
 /// Writes to standard output. A reader that went away (`… | head`) is not an error.
 ///
 /// # Errors
