@@ -278,7 +278,8 @@ async fn a_deleted_word_and_its_vector_are_in_no_file_and_no_index_after_the_dea
     }
     report(&["sweep", &here.text("lake"), "--yes"]);
     let vector = squire_lake::sample::vector_of(600, 8);
-    assert_eq!(directories(&holding(&here, "lake/t", WORD.as_bytes())).len(), 4, "each index over text has the word");
+    let text = directories(&holding(&here, "lake/t", WORD.as_bytes()));
+    assert!(text.len() >= 4, "each index over text has the word: {text:?}");
     assert!(!directories(&holding(&here, "lake/t", &vector)).is_empty(), "the vectors' index has the vector");
 
     let mut sample = Sample::open(&lake(), &here.uri("lake/t"), columns).await.expect("opened");

@@ -334,6 +334,11 @@ async fn backed(root: &str, url: &str) -> (TempDir, Lake) {
     (control, lake)
 }
 
+/// Nobody's again, so that another estate's registry may have the root.
+fn disowned(dir: &TempDir) {
+    std::fs::remove_file(dir.path().join(".squire-estate")).expect("it was marked");
+}
+
 #[tokio::test]
 async fn a_managed_table_is_opened_and_committed_through_its_server() {
     let Some(python) = Catalog::start("a_managed_table…") else { return };
@@ -410,11 +415,13 @@ async fn what_its_server_does_not_name_or_does_not_say_is_left_alone() {
         p if p.contains("/describe") => (200, json!({ "location": beside, "managed_versioning": true }).to_string()),
         _ => (200, json!({ "namespaces": [] }).to_string()),
     });
+    disowned(&dir);
     let (_control, lake) = backed(&root, &ahead).await;
     let look = seen(&lake, &uri::join(&root, "beside")).await;
     let Authority::Unknown { why, .. } = &look.authority else { panic!("{:?}", look.authority) };
     assert!(why.contains("newest version is 9"), "{why}");
     // A server that is away.
+    disowned(&dir);
     let (_control, lake) = backed(&root, "http://127.0.0.1:9").await;
     let look = seen(&lake, &uri::join(&root, "orders.lance")).await;
     assert!(matches!(look.authority, Authority::Unknown { .. }) && look.dataset.is_none());

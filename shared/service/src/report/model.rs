@@ -79,7 +79,9 @@ impl Report {
     /// The exit code that this report means: 3 when a dataset failed, something could not be read
     /// or a finding of severity `error` stands; else 4 when `detailed` and something is planned.
     pub fn exit(&self, detailed: bool) -> Exit {
-        let failed = self.datasets.iter().any(|d| d.outcome.kind() == OutcomeKind::Failed);
+        let unread = SkipReason::RegistryUnreadable.as_str();
+        let failed =
+            self.datasets.iter().any(|d| d.outcome.kind() == OutcomeKind::Failed || d.outcome.reason() == Some(unread));
         let error = self.all_findings().any(|f| f.severity == Severity::Error);
         if failed || error || !self.incomplete.is_empty() {
             return Exit::Failed;
