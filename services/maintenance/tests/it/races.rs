@@ -338,22 +338,28 @@ fn nothing_goes_without_the_registry(estate: &OnS3, moment: Moment, removed: usi
     assert_eq!(whole + counted("skipped") + counted("failed"), 1, "{totals:#}");
     assert_eq!(totals["versions_removed"], removed, "what went before is counted, and no more: {totals:#}");
     let told = format!("{:#} {}", swept.report, swept.stderr);
-    assert!(told.contains("no registry is at"), "{told}");
+    // Its audit record went with it.
+    assert!(told.contains("no registry") || told.contains("in run") && told.contains("does not exist"), "{told}");
 
     estate.proxy.pass();
     std::thread::sleep(AGE);
     let lost = estate.sweep();
     gone("after a sweep without it", &lost.stderr);
-    let cleanup = &lost.row("orders")["steps"]["cleanup"];
-    assert_eq!((&cleanup["outcome"], &cleanup["reason"]), (&json!("refused"), &json!("registry_lost")), "{cleanup:#}");
+    assert_eq!(lost.code(), Some(2), "{}", lost.stderr);
+    assert!(lost.stderr.contains("no registry is at"), "{}", lost.stderr);
 
     delete(estate);
     estate.bucket.write(&registry, &kept);
     std::thread::sleep(AGE);
-    let before = versions(estate).len();
-    let back = estate.sweep();
-    assert_eq!(back.code(), Some(0), "{}\n{:#}", back.stderr, back.report);
-    assert!(versions(estate).len() < before, "the rest goes: {:#}", back.report);
+    // The first of them verifies what landed while the registry was away, the second may remove.
+    let mut went = 0;
+    for _ in 0..2 {
+        let back = estate.sweep();
+        assert_eq!(back.code(), Some(0), "{}\n{:#}", back.stderr, back.report);
+        went += back.report["totals"]["versions_removed"].as_u64().unwrap_or(0);
+        std::thread::sleep(AGE);
+    }
+    assert!(went > 0, "the rest goes");
     estate.is_explained(Leftovers::None, "with the registry back");
 }
 
