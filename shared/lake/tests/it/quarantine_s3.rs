@@ -103,7 +103,6 @@ async fn on_s3_it_goes_and_comes_back_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "has not been run to its end yet"]
 async fn in_a_bucket_that_keeps_versions_it_does_so_too_and_says_so() {
     let test = "in_a_bucket_that_keeps_versions_it_does_so_too_and_says_so";
     let Some(server) = tokio::task::block_in_place(|| Server::start(test, &["--empty"])) else { return };

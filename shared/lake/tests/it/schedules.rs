@@ -76,6 +76,8 @@ struct Others {
     root: PathBuf,
     /// A writer whose file is a month old, and who has not committed.
     late: Option<Staged>,
+    /// It has committed.
+    landed: bool,
     /// A reclaim moves files while they act: between the late commit that names them and their return nobody can read them.
     files_move: bool,
     done: Vec<&'static str>,
@@ -84,7 +86,7 @@ struct Others {
 impl Others {
     async fn act(&mut self, late_may_land: bool) {
         let what = match self.one(late_may_land).await {
-            Err(e) if self.files_move && self.late.is_none() && format!("{e:?}").contains("NotFound") => "turned away",
+            Err(e) if self.files_move && self.landed && format!("{e:?}").contains("NotFound") => "turned away",
             what => what.expect("they acted"),
         };
         age(&self.root);
@@ -127,10 +129,15 @@ impl Others {
                 "branch"
             }
             _ if late_may_land => match self.late.take() {
-                Some(staged) => {
-                    self.sample.land(staged).await?;
-                    "late commit"
-                }
+                Some(staged) => match self.sample.land(staged).await {
+                    Ok(_) => {
+                        self.landed = true;
+                        "late commit"
+                    }
+                    // An overwrite came first: its files are leftovers now.
+                    Err(e) if e.kind() == squire_lake::Kind::Conflict => "lost race",
+                    Err(e) => return Err(e),
+                },
                 None => "nothing",
             },
             _ => "nothing",
@@ -186,8 +193,16 @@ impl Schedule {
         strays.iter().for_each(|path| plant(&root.join(path), 30 * DAY));
         age(&root);
         let at = (0..1 + dice.roll(5)).map(|_| dice.roll(30)).collect();
-        let others =
-            Others { dice, sample, uri: uri.clone(), root, late: Some(late), files_move: false, done: Vec::new() };
+        let others = Others {
+            dice,
+            sample,
+            uri: uri.clone(),
+            root,
+            late: Some(late),
+            landed: false,
+            files_move: false,
+            done: Vec::new(),
+        };
         Self { dir, uri, others: Arc::new(Mutex::new(Some(others))), at, strays, late: late_files }
     }
 
@@ -223,7 +238,7 @@ impl Schedule {
     fn told(&self) -> (Vec<&'static str>, bool) {
         let guard = self.others.lock().expect("sound");
         let them = guard.as_ref().expect("nobody acts now");
-        (them.done.clone(), them.late.is_none())
+        (them.done.clone(), them.landed)
     }
 }
 
@@ -243,7 +258,12 @@ async fn scans(seed: u64) {
     }
     let orphans: BTreeSet<String> =
         found.classes.of(Class::Orphan).map(|o| o.path.clone()).filter(|p| !p.starts_with("_transactions/")).collect();
-    assert_eq!(orphans, wanted, "seed {seed}: {done:?}");
+    if found.classes.incomplete.is_empty() {
+        assert_eq!(orphans, wanted, "seed {seed}: {done:?}");
+    } else {
+        // A manifest went between the listing and its read: said, and nothing is called an orphan.
+        assert!(done.contains(&"clean-up") && orphans.is_empty(), "seed {seed}: {done:?}: {orphans:?}");
+    }
     assert!(found.classes.missing.is_empty(), "seed {seed}: {done:?}: {:?}", found.classes.missing);
 }
 
@@ -296,9 +316,8 @@ async fn many(seeds: std::ops::Range<u64>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "has not been run to its end yet"]
 async fn whatever_happens_beside_a_scan_nothing_is_called_orphan_or_missing_wrongly() {
-    many(1..13).await;
+    many(1..41).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
