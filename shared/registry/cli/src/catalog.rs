@@ -10,6 +10,9 @@ use squire_service::cli::{Exit, Failure};
 
 use crate::context::{Context, failure};
 
+/// What the lake may hold of a catalog: an import reads one table and lists.
+const CACHES: u64 = 1 << 30;
+
 /// The plan of an import from a place, and what of a namespace could not be read.
 pub(crate) struct Planned {
     pub(crate) plan: AdoptPlan,
@@ -21,7 +24,7 @@ pub(crate) struct Planned {
 
 fn lake(context: &Context) -> Lake {
     let storage = context.config().storage.clone();
-    Lake::new(Arc::new(move |uri: &str| storage.options_for(uri)), context.config().limits.memory.as_u64())
+    Lake::new(Arc::new(move |uri: &str| storage.options_for(uri)), CACHES)
 }
 
 /// What importing a bucket would create: under the names of the directory namespace that its `__manifest` is, where there is one.
@@ -37,12 +40,12 @@ pub(crate) async fn of_root(
     let options = context.options(root);
     let (lake, at) = (lake(context), uri::canonical(root).map_err(unusable)?);
     let inventory = match namespace::catalog(&lake, &at).await {
-        Ok(Catalog::Namespace) => match Namespace::directory(&lake, &at).await.map_err(unread)? {
+        Ok(Catalog::Namespace) => match Namespace::directory(&lake, &at).await.map_err(cut_short)? {
             Some(namespace) => Some(namespace.inventory().await),
             None => None,
         },
         Ok(Catalog::None | Catalog::Graph) => None,
-        Err(e) => return Err(unread(e).into()),
+        Err(e) => return Err(cut_short(e).into()),
     };
     let Some(inventory) = inventory else {
         let plan = registry.adopt_plan(root, project, &options).await.map_err(failure)?;
@@ -95,6 +98,11 @@ fn named<'a>(inventory: &Inventory, alone: bool, leave: &'a (dyn Fn(&str) -> Opt
 fn unread(e: squire_lake::Error) -> Failure {
     let exit = if e.kind() == Kind::Transient { Exit::CouldNotRun } else { Exit::Failed };
     Failure::new(exit, e.to_string())
+}
+
+/// A catalog in the bucket itself: whatever kept it from being read, the bucket was. Lance calls a cut file an I/O error, too.
+fn cut_short(e: squire_lake::Error) -> Failure {
+    Failure::new(Exit::Failed, e.to_string())
 }
 
 fn unusable(e: squire_lake::Error) -> Failure {
