@@ -373,9 +373,14 @@ async fn search(dataset: &Arc<Dataset>, column: &str, term: &str) -> Result<(BTr
 /// lost are found by no number of them. But never with so many that most of a small table is compared, where entries that stand for
 /// other rows would be found as well.
 const PROBES: usize = 1_024;
-pub(super) const REFINE: u32 = 20;
+const REFINE: u32 = 20;
 /// So many times the candidates, one after the other.
 const WIDER: [u32; 3] = [1, 10, 100];
+
+/// The candidates per result to ask with, fewest first: the usual ones, and more where they stay below a quarter of the rows.
+pub(super) fn candidates(rows: u64) -> impl Iterator<Item = u32> {
+    WIDER.into_iter().filter(move |w| *w == 1 || rows / 4 >= u64::from(10 * REFINE * w)).map(|w| w * REFINE)
+}
 
 /// Vectors: recall@10 against the brute-force answer of the same version, before and after.
 pub(super) async fn vector(
@@ -394,11 +399,9 @@ pub(super) async fn vector(
         return Ok(None);
     }
     let mut fell = None;
-    let rows = info.indexed_rows + info.unindexed_rows;
-    let few_enough = |wider: u32| wider == 1 || rows / 4 >= u64::from(10 * REFINE * wider);
-    for wider in WIDER.into_iter().filter(|w| few_enough(*w)) {
-        let (a, before_took) = recall(before, column, &queries, None, REFINE * wider).await?;
-        let (b, after_took) = recall(after, column, &queries, None, REFINE * wider).await?;
+    for refine in candidates(info.indexed_rows + info.unindexed_rows) {
+        let (a, before_took) = recall(before, column, &queries, None, refine).await?;
+        let (b, after_took) = recall(after, column, &queries, None, refine).await?;
         if b + RECALL_TOLERANCE >= a {
             return Ok(Some(IndexCheck {
                 name: info.name.clone(),
@@ -454,4 +457,18 @@ async fn nearest(
     scan.disable_scoring_autoprojection();
     scan.with_row_id();
     row_ids(dataset, scan).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_candidates_are_compared_only_where_most_rows_are_not() {
+        let of = |rows| candidates(rows).collect::<Vec<u32>>();
+        assert_eq!(of(7_999), [20]);
+        assert_eq!(of(8_000), [20, 200]);
+        assert_eq!(of(79_999), [20, 200]);
+        assert_eq!(of(80_000), [20, 200, 2_000]);
+    }
 }
