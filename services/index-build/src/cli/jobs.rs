@@ -16,6 +16,8 @@ use crate::serve::{self, fresh};
 
 /// How often a job is looked at while it is waited for.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a request of the same index may be queued without a job.
+const NOTED: Duration = Duration::from_secs(10);
 
 /// `submit`: asks on the topic.
 pub(super) async fn submit(context: Context, request: &Request, wait: Option<Duration>) -> anyhow::Result<Exit> {
@@ -34,18 +36,29 @@ pub(super) async fn submit(context: Context, request: &Request, wait: Option<Dur
             .into());
     }
     let bus = serve::bus(&estate, &context.metrics).await?;
-    let run = Uuid::now_v7();
-    let published = bus.request_build(run, &ask.message).await?;
-    let id = match published {
-        Published::Stored | Published::Duplicate => {
-            let job = fresh(&ask, run.to_string(), run, chrono::Utc::now());
-            estate.registry.job_open(job).await.map_err(failure)?.job
+    let deadline = Instant::now() + NOTED;
+    let (id, already) = loop {
+        let run = Uuid::now_v7();
+        match bus.request_build(run, &ask.message).await? {
+            Published::Stored | Published::Duplicate => {
+                let job = fresh(&ask, run.to_string(), run, chrono::Utc::now());
+                break (estate.registry.job_open(job).await.map_err(failure)?.job, false);
+            }
+            // One request of an index is queued at a time: whoever asked first gets it built for both.
+            Published::AlreadyQueued => {
+                if let Some(id) = queued(&estate, &ask.key().to_string()).await? {
+                    break (id, true);
+                }
+            }
         }
-        // One request of an index is queued at a time: whoever asked first gets it built for both.
-        Published::AlreadyQueued => queued(&estate, &ask.key().to_string()).await?,
+        // Its record is written a moment after its message; or it is over by now, and the queue takes the next one.
+        if Instant::now() > deadline {
+            let failure = Failure::refused("the same index is queued already, by somebody who wrote no job down");
+            return Err(failure.remedy("see `squire-index-build jobs list`").into());
+        }
+        tokio::time::sleep(LOOK).await;
     };
     let Some(timeout) = wait else {
-        let already = published == Published::AlreadyQueued;
         let text = if already { format!("{id} is queued already") } else { id.clone() };
         context.emit(&text, &json!({ "job": id, "already_queued": already }))?;
         return Ok(Exit::Ok);
@@ -55,20 +68,10 @@ pub(super) async fn submit(context: Context, request: &Request, wait: Option<Dur
     Ok(exit(&job))
 }
 
-async fn queued(estate: &Estate, key: &str) -> anyhow::Result<String> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let (jobs, _) = estate.registry.jobs().await.map_err(failure)?;
-        if let Some(job) = jobs.iter().find(|j| j.key == key && !j.state.is_over()) {
-            return Ok(job.job.clone());
-        }
-        // Its record is written a moment after its message.
-        if Instant::now() > deadline {
-            let failure = Failure::refused("the same index is queued already, by somebody who wrote no job down");
-            return Err(failure.remedy("see `squire-index-build jobs list`").into());
-        }
-        tokio::time::sleep(LOOK).await;
-    }
+/// The job of an index that is not over.
+async fn queued(estate: &Estate, key: &str) -> anyhow::Result<Option<String>> {
+    let (jobs, _) = estate.registry.jobs().await.map_err(failure)?;
+    Ok(jobs.into_iter().find(|j| j.key == key && !j.state.is_over()).map(|j| j.job))
 }
 
 /// Waits until a job is over; prints what changes on standard error.
