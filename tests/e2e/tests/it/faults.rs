@@ -9,7 +9,7 @@ use crate::fleet::{Fleet, SHORT_RETENTION};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Two replicas behind one failing store, ticked until every dataset is as it should be.
+/// Two replicas behind one failing store, ticked until every dataset is as it should be and clean-up ran, too.
 fn survives(test: &str, rule: impl FnMut(&Request) -> Action + Send + 'static) {
     let Some(fleet) = Fleet::new(test) else { return };
     for name in ["a", "b"] {
@@ -27,7 +27,9 @@ fn survives(test: &str, rule: impl FnMut(&Request) -> Action + Send + 'static) {
         let sweep = fleet.sweep(&all);
         assert_eq!(sweep["seen"], 4, "no dataset is lost: {sweep}");
         let reads = NAMES.map(|name| fleet.read(name));
-        if reads.iter().all(|r| r["fragments"] == 1 && r["unindexed"] == 0) && sweep["due"] == 0 {
+        let merged = reads.iter().all(|r| r["fragments"] == 1 && r["unindexed"] == 0);
+        // What the merge replaced is old enough only in a later sweep.
+        if merged && sweep["due"] == 0 && !fleet.events_of("versions.reclaimed").is_empty() {
             break;
         }
         assert!(round < 12, "it does not end: {sweep}: {reads:#?}");
@@ -38,8 +40,6 @@ fn survives(test: &str, rule: impl FnMut(&Request) -> Action + Send + 'static) {
         assert_eq!(fleet.read(name)["digest"], *digest, "{name}");
         assert!(!fleet.stamps(name).is_empty(), "{name}");
     }
-    let reclaimed = fleet.events_of("versions.reclaimed");
-    assert!(!reclaimed.is_empty(), "clean-up ran, too");
     fleet.oracle_after_harm();
 }
 
