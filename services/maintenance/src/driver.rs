@@ -35,6 +35,9 @@ pub use work::{apply_estate, apply_one};
 use neighbours::Around;
 pub use neighbours::Neighbours;
 
+/// Full looks at once: they wait for the store and use little of anything else, and a sweep begins with all of them.
+const LOOKS: usize = 16;
+
 /// Which of the estate's datasets a run is about.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
@@ -256,7 +259,7 @@ async fn look_at(
             let looked = contain::contained(&estate.lake, "looking at the dataset", &uri, work).await;
             (uri, looked, start.elapsed().as_secs_f64())
         })
-        .buffer_unordered(estate.config().limits.concurrency.max(1))
+        .buffer_unordered(estate.config().limits.concurrency.max(LOOKS))
         .collect()
         .await
 }

@@ -198,7 +198,6 @@ async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Resul
         let has = sorted.reserved || sorted.manifests.iter().any(|m| m.detached);
         return Ok(if has { Looked::DeclaredOnly } else { Looked::Nothing });
     }
-    let read = read_all(&place, &sorted.manifests).await;
     let head_at = sorted
         .manifests
         .iter()
@@ -209,8 +208,8 @@ async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Resul
         .unwrap_or_default();
     let mut collected = Collected::default();
     let mut head = None;
-    for (i, (candidate, result)) in sorted.manifests.iter().zip(read).enumerate() {
-        match result {
+    let visit = |i, candidate: &Candidate, read: Result<Facts>| {
+        match read {
             Ok(facts) => {
                 collected.add(uri, candidate, &facts);
                 if i == head_at {
@@ -220,7 +219,9 @@ async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Resul
             Err(e) if i == head_at => return Err(e),
             Err(e) => collected.unreadable.push((candidate.path.clone(), e.to_string())),
         }
-    }
+        Ok(())
+    };
+    read_each(&place, &sorted.manifests, visit).await?;
     let Some(head) = head else {
         return Err(Error::new(ErrorKind::Damaged, "finding HEAD", uri));
     };
@@ -285,9 +286,11 @@ pub(crate) async fn edges_of(lake: &Lake, uri: &str, own: &str) -> Result<Reads>
         return Err(Error::new(ErrorKind::Open, "finding its manifests", uri));
     }
     let mut collected = Collected::default();
-    for (candidate, facts) in sorted.manifests.iter().zip(read_all(&place, &sorted.manifests).await) {
+    let visit = |_, candidate: &Candidate, facts: Result<Facts>| {
         collected.add(own, candidate, &facts?);
-    }
+        Ok(())
+    };
+    read_each(&place, &sorted.manifests, visit).await?;
     links::behind(uri, &collected.uses, &mut collected.reads).await;
     Ok(collected.reads)
 }
@@ -402,17 +405,26 @@ impl Sorted {
     }
 }
 
-async fn read_all(place: &Place, candidates: &[Candidate]) -> Vec<Result<Facts>> {
+/// Reads every manifest and hands it over, in their order, to the first error of `visit`. A few are held at a time: those of a
+/// long history are together many times as large as any of them.
+async fn read_each(
+    place: &Place,
+    candidates: &[Candidate],
+    mut visit: impl FnMut(usize, &Candidate, Result<Facts>) -> Result<()>,
+) -> Result<()> {
     // Owned, so that the future is `Send` for any lifetime: daemons spawn it.
     let paths: Vec<String> = candidates.iter().map(|c| c.path.clone()).collect();
-    stream::iter(paths)
+    let mut read = stream::iter(paths)
         .map(|path| async move {
             let path = place.below(&path)?;
             manifest::read(place.objects().as_ref(), &place.uri, &path).await
         })
-        .buffered(READS)
-        .collect()
-        .await
+        .buffered(READS);
+    for (i, candidate) in candidates.iter().enumerate() {
+        let Some(facts) = read.next().await else { break };
+        visit(i, candidate, facts)?;
+    }
+    Ok(())
 }
 
 #[derive(Default)]
