@@ -5,6 +5,7 @@
 
 mod inventory;
 mod standing;
+mod token;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -129,21 +130,28 @@ impl Namespace {
         Ok(Self { client: Arc::new(client), at: root.to_string(), source, delimiter, page: None })
     }
 
-    /// A REST namespace by its URL. Its headers (`header.authorization`), TLS files (`tls.ssl_ca_cert`, `tls.cert_file`, `tls.key_file`)
-    /// and `delimiter` are those of the storage options for the URL; object-store options of other stores do not reach it.
+    /// A REST namespace by its URL. Its headers (`header.authorization`), `token_file` (a bearer token, read at every request), TLS files
+    /// (`tls.ssl_ca_cert`, `tls.cert_file`, `tls.key_file`) and `delimiter` are those of the storage options for the URL; object-store
+    /// options of other stores do not reach it.
     ///
     /// # Errors
-    /// `Permanent` for what is no `http` URL, for one that carries credentials, and for options that do not fit together.
+    /// `Permanent` for what is no `http` URL, for one that carries credentials, for options that do not fit together, and for a token
+    /// that cannot be read.
     pub async fn rest(lake: &Lake, url: &str) -> Result<Self> {
         let url = url.trim_end_matches('/');
         squire_registry::check_namespace_url(url)
             .map_err(|e| Error::new(Kind::Permanent, "reading the namespace's URL", url).because(e))?;
         let ours = |key: &str| key.starts_with("header.") || key.starts_with("tls.") || key == "delimiter";
-        let mut properties: HashMap<String, String> = lake.options(url).into_iter().filter(|(k, _)| ours(k)).collect();
+        let options = lake.options(url);
+        let token = options.get("token_file").map(|path| token::TokenFile::at(path, url)).transpose()?;
+        let mut properties: HashMap<String, String> = options.into_iter().filter(|(k, _)| ours(k)).collect();
         properties.insert("uri".into(), url.to_string());
         let delimiter = properties.get("delimiter").cloned().unwrap_or_else(|| DELIMITER.into());
-        let connect = ConnectBuilder::new("rest").properties(properties).connect();
-        let client = answered("connecting to the namespace", url, connect).await?;
+        let mut connect = ConnectBuilder::new("rest").properties(properties);
+        if let Some(token) = token {
+            connect = connect.context_provider(Arc::new(token));
+        }
+        let client = answered("connecting to the namespace", url, connect.connect()).await?;
         Ok(Self { client, at: url.to_string(), source: Source::Rest, delimiter, page: Some(PAGE) })
     }
 
@@ -198,7 +206,8 @@ async fn answered<T>(doing: &str, subject: &str, call: impl Future<Output = lanc
         Ok(Err(e)) => {
             let denied = matches!(code_of(&e), Some(ErrorCode::PermissionDenied | ErrorCode::Unauthenticated));
             let error = Error::lance(doing, subject, e);
-            let remedy = "set its header in [storage.\"URL\"], for example \"header.authorization\" = \"Bearer …\"";
+            let remedy = "set its header in [storage.\"URL\"], for example \"header.authorization\" = \"Bearer …\", or token_file, and \
+                          see that it has not ended";
             Err(if denied { error.remedy(remedy) } else { error })
         }
         Err(_) => Err(Error::new(Kind::Transient, doing, subject)

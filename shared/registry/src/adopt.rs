@@ -21,6 +21,8 @@ use crate::subject::Subject;
 const DEPTH: usize = 16;
 /// Directories listed at the same time.
 const LISTS: usize = 16;
+/// What a directory namespace without a `__manifest` puts into a table that it deregisters.
+const DEREGISTERED: &str = ".lance-deregistered";
 
 /// What an import of a bucket would create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,6 +43,9 @@ pub struct AdoptPlan {
     pub declared: BTreeSet<Subject>,
     /// Datasets that would not, and why.
     pub skipped: Vec<(String, String)>,
+    /// The canonical URIs of the datasets that the walk found.
+    #[serde(skip)]
+    pub found: BTreeSet<String>,
 }
 
 /// What a Lance namespace names below a root.
@@ -53,6 +58,8 @@ pub struct Named<'a> {
     pub alone: bool,
     /// Why a dataset, by its canonical URI, that it does not name is left out.
     pub leave: &'a (dyn Fn(&str) -> Option<String> + Sync),
+    /// The canonical URIs of directories whose names are reserved and that hold no data: they are named as datasets of the walk are.
+    pub reserved: Vec<String>,
 }
 
 /// A table of a namespace.
@@ -67,9 +74,9 @@ pub struct NamedTable {
 }
 
 impl Named<'_> {
-    /// No namespace at all.
-    fn none() -> Named<'static> {
-        Named { namespaces: Vec::new(), tables: Vec::new(), alone: false, leave: &|_| None }
+    /// No namespace but these reserved names.
+    pub fn reserved(reserved: Vec<String>) -> Named<'static> {
+        Named { namespaces: Vec::new(), tables: Vec::new(), alone: false, leave: &|_| None, reserved }
     }
 }
 
@@ -78,6 +85,8 @@ impl Named<'_> {
 struct Walk {
     /// Directories with `_versions/`, as segments below the root.
     datasets: Vec<Vec<String>>,
+    /// Those of them that their namespace deregistered.
+    deregistered: BTreeSet<Vec<String>>,
     /// Directories that were not looked into.
     too_deep: Vec<Vec<String>>,
 }
@@ -91,7 +100,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Refused`] for a root that holds a warehouse below it, or that is a dataset itself; what the store answers.
     pub async fn adopt_plan(&self, root: &str, project: Option<&str>, options: &StorageOptions) -> Result<AdoptPlan> {
-        self.adopt_plan_named(root, project, options, &Named::none()).await
+        self.adopt_plan_named(root, project, options, &Named::reserved(Vec::new())).await
     }
 
     /// The same, with the names that a namespace gives: a table of id `a, b, t` becomes `table/<warehouse>/a/b/t`.
@@ -149,18 +158,18 @@ async fn walk(root: &Root) -> Result<Walk> {
     let mut out = Walk::default();
     let mut level: Vec<Vec<String>> = vec![Vec::new()];
     for depth in 0..=DEPTH {
-        let listed: Vec<(Vec<String>, Vec<String>)> = futures::stream::iter(level)
+        let listed: Vec<(Vec<String>, (Vec<String>, Vec<String>))> = futures::stream::iter(level)
             .map(|dir| async move {
                 let segments: Vec<&str> = dir.iter().map(String::as_str).collect();
-                let below = root.directories(&root.path(&segments)?).await?;
-                Ok::<_, Error>((dir, below))
+                Ok::<_, Error>((dir.clone(), root.level(&root.path(&segments)?).await?))
             })
             .buffered(LISTS)
             .try_collect()
             .await?;
         level = Vec::new();
-        for (dir, below) in listed {
+        for (dir, (below, objects)) in listed {
             if below.iter().any(|name| name == "_versions") {
+                out.deregistered.extend(objects.iter().any(|name| name == DEREGISTERED).then(|| dir.clone()));
                 out.datasets.push(dir);
             } else if depth == DEPTH {
                 out.too_deep.extend((!below.is_empty()).then_some(dir));
@@ -212,6 +221,7 @@ fn plan(
         tables: Vec::new(),
         declared: BTreeSet::new(),
         skipped: Vec::new(),
+        found: BTreeSet::new(),
     };
     let below = root.strip_prefix(&base).unwrap_or_default().trim_matches('/');
     let above: Vec<String> = below
@@ -241,16 +251,28 @@ fn plan(
     for dataset in &found.datasets {
         let segments: Vec<String> = above.iter().chain(dataset).cloned().collect();
         let uri = join_uri(&base, &segments.join("/"));
+        out.found.insert(uri.clone());
         if places.contains(uri.as_str()) {
             continue;
         }
         let candidate = Candidate { path: uncut(&segments), location: segments.join("/"), uri: uri.clone() };
-        let added = match (named.leave)(&uri) {
+        let gone = || "its namespace deregistered it".to_owned();
+        let added = match (named.leave)(&uri).or_else(|| found.deregistered.contains(dataset).then(gone)) {
             Some(why) => Err(why),
             None => one(snapshot, &mut out, &mut taken, candidate, registry),
         };
         if let Err(why) = added {
             out.skipped.push((uri, why));
+        }
+    }
+    for uri in &named.reserved {
+        let added = below_of(uri, &base).and_then(|location| {
+            let path = uncut(&location.split('/').map(str::to_owned).collect::<Vec<_>>());
+            one(snapshot, &mut out, &mut taken, Candidate { path, location, uri: uri.clone() }, registry)
+        });
+        match added {
+            Ok(subject) => _ = out.declared.insert(subject),
+            Err(why) => out.skipped.push((uri.clone(), why)),
         }
     }
     for deep in &found.too_deep {

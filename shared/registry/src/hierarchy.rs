@@ -11,7 +11,7 @@ use crate::protection::Level;
 use crate::record::{Fields, Location, Namespace, Project, Record, Table, Warehouse};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
-use crate::storage::{Root, StorageOptions, canonical_uri, join_uri, local_path, within};
+use crate::storage::{Root, StorageOptions, canonical_uri, join_uri, within};
 use crate::subject::{Subject, check_name};
 
 /// A table to be registered.
@@ -27,43 +27,6 @@ pub struct NewTable {
     pub labels: Vec<String>,
     /// Register it although there are no bytes yet.
     pub declare: bool,
-}
-
-/// A warehouse to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewWarehouse<'a> {
-    /// Its id.
-    pub id: &'a str,
-    /// The project that owns it.
-    pub project: &'a str,
-    /// The bucket, prefix or directory.
-    pub root: &'a str,
-    /// Whether nobody outside the estate reads or clones from it.
-    pub exclusive: bool,
-    /// The URL of the Lance REST namespace that names its tables.
-    pub namespace: Option<&'a str>,
-}
-
-/// Whether a text is the URL of a namespace's server: `http` or `https`, a host, and no credentials, which have no place in a record.
-///
-/// # Errors
-/// [`Error::Invalid`], which says what is wrong.
-pub fn check_namespace_url(url: &str) -> Result<()> {
-    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-    let wrong = match rest {
-        None => "it begins with neither http:// nor https://",
-        Some(rest) if rest.split('/').next().unwrap_or_default().is_empty() => "it names no host",
-        Some(rest) if rest.split('/').next().unwrap_or_default().contains('@') => {
-            "it carries credentials; set them in [storage.\"URL\"] of the configuration"
-        }
-        Some(rest) if rest.contains(['?', '#']) || rest.contains(|c: char| c.is_whitespace() || c.is_control()) => {
-            "it is more than an address and a path"
-        }
-        Some(_) => return Ok(()),
-    };
-    // What it carries is not repeated.
-    let shown = if wrong.contains("credentials") { "the URL" } else { url };
-    Err(Error::Invalid(format!("{shown} is no namespace: {wrong}")))
 }
 
 /// What `table set` changes; what is `None` stays.
@@ -95,69 +58,6 @@ impl Registry {
     pub async fn project_create(&self, id: &str, reason: Option<&str>) -> Result<()> {
         shape(id)?;
         self.create(&Subject::Project(id.to_owned()), Project::default(), reason).await
-    }
-
-    /// Makes a warehouse over a root, and marks the root as this estate's. Probes the bucket first.
-    ///
-    /// # Errors
-    /// [`Error::Missing`] without the project, [`Error::OtherEstate`] when the root or a place above it is marked as another estate's,
-    /// [`Error::LyingStore`], [`Error::Exists`], and [`Error::Invalid`] for a root inside the registry.
-    pub async fn warehouse_create(
-        &self,
-        id: &str,
-        project: &str,
-        root_uri: &str,
-        exclusive: bool,
-        options: &StorageOptions,
-        reason: Option<&str>,
-    ) -> Result<()> {
-        let new = NewWarehouse { id, project, root: root_uri, exclusive, namespace: None };
-        self.warehouse_make(new, options, reason).await
-    }
-
-    /// The same, also with a namespace.
-    ///
-    /// # Errors
-    /// As [`Registry::warehouse_create`]; [`Error::Invalid`] for a namespace that [`check_namespace_url`] refuses.
-    pub async fn warehouse_make(
-        &self,
-        new: NewWarehouse<'_>,
-        options: &StorageOptions,
-        reason: Option<&str>,
-    ) -> Result<()> {
-        let NewWarehouse { id, project, root, exclusive, namespace } = new;
-        shape(id)?;
-        let namespace = namespace.map(|url| url.trim_end_matches('/').to_owned());
-        namespace.as_deref().map_or(Ok(()), check_namespace_url)?;
-        let uri = canonical_uri(root)?;
-        if within(&uri, self.uri()) {
-            return Err(Error::Invalid(format!("{uri} lies in the registry; a warehouse needs a place of its own")));
-        }
-        if let Some(dir) = local_path(&uri)
-            && !dir.is_dir()
-        {
-            return Err(Error::Invalid(format!(
-                "{} is no directory; make it first, or correct the root",
-                dir.display()
-            )));
-        }
-        self.parent::<Project>(&Subject::Project(project.to_owned())).await?;
-        let subject = Subject::Warehouse(id.to_owned());
-        if self.load::<Warehouse>(&subject.id()).await?.is_some() {
-            return Err(exists(&subject));
-        }
-        let root = Root::open(&uri, options)?;
-        // A marker above covers what lies below it: two estates would maintain the same bytes.
-        let markers = crate::identity::markers_above(&uri, options).await?;
-        if let Some((root, marked)) = markers.into_iter().find(|(_, marked)| *marked != self.id()) {
-            return Err(Error::OtherEstate { root, marked, ours: self.id() });
-        }
-        self.probe_root(&root).await?;
-        self.mark(&root).await?;
-        let project_id = project.to_owned();
-        let fields = Warehouse { project: project_id, root: uri, active: true, exclusive, namespace, deleting: false };
-        self.create(&subject, fields, reason).await?;
-        self.keep_if_parent::<Project, Warehouse>(&Subject::Project(project.to_owned()), &subject).await
     }
 
     /// Makes a namespace; a top one names the warehouse it is bound to, others inherit it.
@@ -308,23 +208,6 @@ impl Registry {
         done.map(|record| record.fields.clone()).ok_or_else(|| missing(&subject, ""))
     }
 
-    /// Activates or deactivates a warehouse. Its tables are then skipped as `warehouse_inactive`.
-    ///
-    /// # Errors
-    /// [`Error::Missing`].
-    pub async fn warehouse_set_active(&self, id: &str, active: bool, reason: Option<&str>) -> Result<()> {
-        let subject = Subject::Warehouse(id.to_owned());
-        self.change::<Warehouse>(&subject.id(), reason, |current| {
-            let record = current.ok_or_else(|| missing(&subject, ""))?;
-            if record.fields.active == active {
-                return Ok(Change::Keep);
-            }
-            Ok(Change::Put(Warehouse { active, ..record.fields.clone() }))
-        })
-        .await?;
-        Ok(())
-    }
-
     /// Drops an empty project, warehouse or namespace.
     ///
     /// # Errors
@@ -402,7 +285,7 @@ impl Registry {
     }
 
     /// A parent that exists and is not going.
-    async fn parent<T: Container>(&self, subject: &Subject) -> Result<Arc<Record<T>>> {
+    pub(crate) async fn parent<T: Container>(&self, subject: &Subject) -> Result<Arc<Record<T>>> {
         let found = self.load::<T>(&subject.id()).await?.ok_or_else(|| missing(subject, "; make it first"))?;
         if *found.fields.clone().deleting() {
             return Err(Error::Refused(format!("{subject} is being dropped; nothing new goes into it")));
@@ -410,7 +293,11 @@ impl Registry {
         Ok(found)
     }
 
-    async fn keep_if_parent<P: Container, T: Fields>(&self, parent: &Subject, child: &Subject) -> Result<()> {
+    pub(crate) async fn keep_if_parent<P: Container, T: Fields>(
+        &self,
+        parent: &Subject,
+        child: &Subject,
+    ) -> Result<()> {
         if let Err(e) = self.parent::<P>(parent).await {
             self.remove::<T>(&child.id(), Some("its parent went while it was created")).await?;
             return Err(e);
@@ -419,7 +306,7 @@ impl Registry {
     }
 }
 
-fn shape(id: &str) -> Result<()> {
+pub(crate) fn shape(id: &str) -> Result<()> {
     check_name(id).map_err(Error::Invalid)
 }
 

@@ -13,7 +13,7 @@
 //! - `key`, [`record`], `store`: key names, the envelope, and the generation protocol.
 //! - [`identity`]: the estate's id, the nearest `_squire`, the root marker.
 //! - [`snapshot`] and [`govern`]: everything that decides about a dataset, as one pure value.
-//! - `hierarchy`, `trash`, `cascade`, `rename`, `policies`, `protection`, `blocks`: what administrators write.
+//! - `hierarchy`, `warehouses`, `trash`, `cascade`, `rename`, `policies`, `protection`, `blocks`: what administrators write.
 //! - [`claims`], `state`, `schedule`, `budget`, `work`, `jobs`, `reports`, [`runs`]: what a running fleet writes.
 //! - [`contract`]: what an enterprise promises of its tables.
 //!
@@ -64,6 +64,7 @@ mod store;
 pub mod subject;
 mod trash;
 mod undrop;
+mod warehouses;
 pub mod window;
 mod work;
 
@@ -80,7 +81,7 @@ pub use error::{Error, Kind, Result};
 pub use govern::{
     EffectivePolicy, Forbidden, Governance, Pending, PolicySource, PolicySourceKind, ProtectionInfo, TrashInfo,
 };
-pub use hierarchy::{NewTable, NewWarehouse, TableChanges, check_namespace_url};
+pub use hierarchy::{NewTable, TableChanges};
 pub use http::observe_requests;
 pub use identity::{
     Located, MARKER, RESERVED, RegistryLost, ensure_marker, locate, markers_above, read_marker, registry_lost,
@@ -108,4 +109,5 @@ pub use runs::{
 pub use snapshot::Snapshot;
 pub use storage::{Root, StorageOptions, canonical_uri, join_uri, local_path, within};
 pub use subject::Subject;
+pub use warehouses::{NewWarehouse, check_namespace_url};
 pub use work::{WorkObject, WorkPart};

@@ -145,11 +145,15 @@ impl Root {
         listed.try_collect().await.map_err(|e| Error::store(format!("listing {} of {}", path, self.uri), e))
     }
 
-    /// The names of the directories directly below a path; nothing there is an empty list.
-    pub(crate) async fn directories(&self, path: &Path) -> Result<Vec<String>> {
+    /// The names of the directories and of the objects directly below a path; nothing there is two empty lists.
+    pub(crate) async fn level(&self, path: &Path) -> Result<(Vec<String>, Vec<String>)> {
+        let names = |paths: &[Path]| paths.iter().filter_map(|p| p.filename().map(str::to_owned)).collect();
         match self.store.list_with_delimiter(Some(path)).await {
-            Ok(found) => Ok(found.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned)).collect()),
-            Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
+            Ok(found) => {
+                let objects: Vec<Path> = found.objects.into_iter().map(|o| o.location).collect();
+                Ok((names(&found.common_prefixes), names(&objects)))
+            }
+            Err(object_store::Error::NotFound { .. }) => Ok(<_>::default()),
             Err(e) => Err(Error::store(format!("listing {} of {}", path, self.uri), e)),
         }
     }

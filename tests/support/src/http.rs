@@ -202,8 +202,12 @@ pub(crate) fn deleted_keys(body: &[u8]) -> Vec<String> {
     text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>")).map(|(key, _)| plain(key)).collect()
 }
 
-/// The access key in an `Authorization` header (`AWS4-HMAC-SHA256 Credential=KEY/DATE/...`); empty when it has none.
+/// The access key in an `Authorization` header (`AWS4-HMAC-SHA256 Credential=KEY/DATE/...`), or its bearer token; empty when it
+/// has neither.
 pub(crate) fn signer(authorization: &str) -> String {
+    if let Some(token) = authorization.strip_prefix("Bearer ") {
+        return token.to_string();
+    }
     let after = authorization.split_once("Credential=").map_or("", |(_, rest)| rest);
     after.split('/').next().unwrap_or_default().to_string()
 }

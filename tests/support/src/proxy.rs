@@ -29,7 +29,7 @@ pub struct Request {
     pub query: String,
     /// Whether it asks to be done only where nothing is there yet (`If-None-Match`).
     pub conditional: bool,
-    /// The access key that signed it.
+    /// The access key that signed it, or the bearer token that it carries.
     pub signed_by: String,
     /// The keys that a bulk delete (`POST /bucket?delete`) names, without the bucket.
     pub keys: Vec<String>,

@@ -13,7 +13,7 @@ use squire_lake::namespace::{Catalog as Found, Entry, Inventory, Namespace, Sour
 use squire_lake::stamp::Stamper;
 use squire_lake::{Kind, Lake, commit, uri};
 use squire_registry::{Actor, NewWarehouse, Registry, StorageOptions};
-use squire_test_support::{Catalog, Proxy};
+use squire_test_support::{Action, Catalog, Proxy};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -261,6 +261,56 @@ async fn headers_of_the_storage_options_reach_the_server_and_others_do_not() {
     assert!(asked.contains("Bearer it-is-me") && !asked.contains("not-for-you"), "{asked}");
 }
 
+/// From now on the server takes this token alone.
+fn takes(proxy: &Proxy, token: &'static str) {
+    proxy.set(move |request| if request.signed_by == token { Action::Pass } else { Action::Status(401) });
+}
+
+#[tokio::test]
+async fn a_token_that_ends_is_read_again_from_its_file() {
+    let Some(python) = Catalog::start("a_token_that_ends…") else { return };
+    let (dir, root) = folder();
+    nested(&python, &dir);
+    let tracked = json!({
+        "table_version_tracking_enabled": "true", "dir_listing_to_manifest_migration_enabled": "true",
+    });
+    let proxy = Proxy::start(&python.serve(dir.path().to_str().expect("UTF-8"), tracked));
+    let url = proxy.endpoint();
+    let tokens = tempfile::tempdir().expect("a folder");
+    let file = tokens.path().join("token");
+    let named = file.to_str().expect("UTF-8").to_string();
+    let options = move |_: &str| HashMap::from([("token_file".to_string(), named.clone())]);
+    let lake = Lake::new(Arc::new(options), 256 << 20);
+    let missing = Namespace::rest(&lake, &url).await.expect_err("there is no file yet");
+    assert!(missing.kind() == Kind::Permanent && missing.to_string().contains("token_file in [storage."), "{missing}");
+    for empty in ["", " \n", "two words"] {
+        std::fs::write(&file, empty).expect("written");
+        assert_eq!(Namespace::rest(&lake, &url).await.expect_err("no token").kind(), Kind::Permanent, "{empty:?}");
+    }
+
+    std::fs::write(&file, "first\n").expect("written");
+    takes(&proxy, "first");
+    let _control = told(&lake, &root, &url).await;
+    let namespace = Namespace::rest(&lake, &url).await.expect("connected");
+    assert_eq!(namespace.inventory().await.unread, []);
+    let orders = uri::join(&root, "orders.lance");
+    let before = seen(&lake, &orders).await;
+    assert_eq!(before.authority.as_str(), "managed");
+
+    takes(&proxy, "second");
+    assert!(!namespace.inventory().await.is_complete(), "it has ended");
+    let ended = seen(&lake, &orders).await;
+    assert!(matches!(ended.authority, Authority::Unknown { .. }) && ended.dataset.is_none(), "{:?}", ended.authority);
+
+    // The same lake, the same client, the same handle.
+    std::fs::write(&file, "second").expect("written");
+    assert_eq!(namespace.inventory().await.unread, []);
+    assert_eq!(seen(&lake, &orders).await.authority.as_str(), "managed");
+    let stamper = Stamper { estate: Uuid::new_v4(), run: Uuid::new_v4() };
+    let after = commit::empty(&lake, &before.dataset.clone().expect("opened"), &stamper, 0).await.expect("committed");
+    assert_eq!(after.version_id(), 2);
+}
+
 async fn seen(lake: &Lake, uri: &str) -> Look {
     match look(lake, uri, chrono::Utc::now()).await.expect("a look") {
         Looked::Dataset(look) => *look,
@@ -322,6 +372,12 @@ async fn a_hash_named_table_without_a_row_is_deregistered() {
 
 /// A lake that is told by its registry that a server backs the root.
 async fn backed(root: &str, url: &str) -> (TempDir, Lake) {
+    let lake = lake();
+    (told(&lake, root, url).await, lake)
+}
+
+/// The registry, and the lake is told.
+async fn told(lake: &Lake, root: &str, url: &str) -> TempDir {
     let control = tempfile::tempdir().expect("a folder");
     let at = uri::canonical(control.path().to_str().expect("UTF-8")).expect("a URI");
     let options = StorageOptions::new();
@@ -329,9 +385,8 @@ async fn backed(root: &str, url: &str) -> (TempDir, Lake) {
     registry.project_create("p", None).await.expect("made");
     let new = NewWarehouse { id: "w", project: "p", root, exclusive: true, namespace: Some(url) };
     registry.warehouse_make(new, &options, None).await.expect("made");
-    let lake = lake();
     lake.backed_by(&registry.snapshot().await.expect("read"));
-    (control, lake)
+    control
 }
 
 /// Nobody's again, so that another estate's registry may have the root.

@@ -239,6 +239,17 @@ pub(crate) enum WarehouseVerb {
         #[command(flatten)]
         why: Why,
     },
+    /// Changes which Lance REST namespace names its tables; both servers are asked first
+    #[command(after_help = "Example: squire-registry warehouse set main --namespace https://catalog.example/lake")]
+    Set {
+        /// Its id or SUBJECT
+        warehouse: String,
+        /// The namespace's URL; empty takes it away. Its headers are those of [storage."URL"]
+        #[arg(long, value_name = "URL")]
+        namespace: String,
+        #[command(flatten)]
+        why: Why,
+    },
     /// Drops an empty warehouse; its bytes stay
     #[command(after_help = "Example: squire-registry warehouse drop warehouse/main")]
     Drop {

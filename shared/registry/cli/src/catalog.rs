@@ -1,11 +1,11 @@
-//! `import` of a Lance namespace: what it names, and where. The lake crate asks it; this command package is a program like the services
+//! Lance namespaces: `import` of what one names, and which server may name a warehouse's tables from now on. The lake crate asks it; this command package is a program like the services
 //! and may, while the registry library knows nothing of Lance.
 
 use std::sync::Arc;
 
 use squire_lake::namespace::{self, Catalog, Inventory, Namespace, is_generated};
 use squire_lake::{Kind, Lake, uri};
-use squire_registry::{AdoptPlan, Named, NamedTable, Registry};
+use squire_registry::{AdoptPlan, Named, NamedTable, Record, Registry, Snapshot, StorageOptions, Table, Warehouse};
 use squire_service::cli::{Exit, Failure};
 
 use crate::context::{Context, failure};
@@ -39,18 +39,17 @@ pub(crate) async fn of_root(
 ) -> anyhow::Result<Planned> {
     let options = context.options(root);
     let (lake, at) = (lake(context), uri::canonical(root).map_err(unusable)?);
-    let inventory = match namespace::catalog(&lake, &at).await {
-        Ok(Catalog::Namespace) => match Namespace::directory(&lake, &at).await.map_err(cut_short)? {
-            Some(namespace) => Some(namespace.inventory().await),
-            None => None,
-        },
-        Ok(Catalog::None | Catalog::Graph) => None,
+    let directory = match namespace::catalog(&lake, &at).await {
+        Ok(Catalog::None) => return listed(&lake, registry, &at, project, &options).await,
+        Ok(Catalog::Namespace) => Namespace::directory(&lake, &at).await.map_err(cut_short)?,
+        Ok(Catalog::Graph) => None,
         Err(e) => return Err(cut_short(e).into()),
     };
-    let Some(inventory) = inventory else {
+    let Some(directory) = directory else {
         let plan = registry.adopt_plan(root, project, &options).await.map_err(failure)?;
         return Ok(Planned { plan, root: root.to_owned(), unread: Vec::new() });
     };
+    let inventory = directory.inventory().await;
     // What could not be read may name any of them.
     let why = match inventory.is_complete() {
         true => "the namespace does not name it: it was deregistered there, or is being made",
@@ -60,6 +59,99 @@ pub(crate) async fn of_root(
     let named = named(&inventory, false, &leave);
     let plan = registry.adopt_plan_named(root, project, &options, &named).await.map_err(failure)?;
     Ok(Planned { plan, root: root.to_owned(), unread: inventory.unread })
+}
+
+/// A bucket without a catalog: its datasets by their directories, and the names that a directory namespace has reserved in it. Those
+/// hold no data, so the walk finds none of them.
+async fn listed(
+    lake: &Lake,
+    registry: &Registry,
+    root: &str,
+    project: Option<&str>,
+    options: &StorageOptions,
+) -> anyhow::Result<Planned> {
+    let plan = registry.adopt_plan(root, project, options).await.map_err(failure)?;
+    let planned = |plan, unread| Planned { plan, root: root.to_owned(), unread };
+    match namespace::reserved(lake, root, &plan.found).await {
+        Ok(reserved) if reserved.is_empty() => Ok(planned(plan, Vec::new())),
+        Ok(tables) => {
+            let named = Named::reserved(tables.into_iter().map(|t| t.uri).collect());
+            Ok(planned(registry.adopt_plan_named(root, project, options, &named).await.map_err(failure)?, Vec::new()))
+        }
+        Err(e) => Ok(planned(plan, vec![("names without data".to_owned(), e.to_string())])),
+    }
+}
+
+/// Refuses a server as the namespace of a warehouse, or none, where tables would be left without one that speaks for them: what
+/// the server does not name is not maintained, and what another one commits must not be committed around it.
+///
+/// # Errors
+/// Exit 3, which names the tables; exit 1 where the server could not be asked.
+pub(crate) async fn refuse_unnamed(
+    context: &Context,
+    snapshot: &Snapshot,
+    warehouse: &Record<Warehouse>,
+    url: Option<&str>,
+) -> anyhow::Result<()> {
+    let (id, w) = (&warehouse.meta.id, &warehouse.fields);
+    let lake = lake(context);
+    let next = match url {
+        Some(url) => {
+            let inventory = Namespace::rest(&lake, url).await.map_err(unread)?.inventory().await;
+            if let Some((what, why)) = inventory.unread.first() {
+                return Err(Failure::could_not_run(format!("asking {url} for all that it names: {what}: {why}"))
+                    .remedy(format!(
+                        "warehouse/{id} stays as it is; see that the server runs, and its header or token_file"
+                    ))
+                    .into());
+            }
+            Some((url, inventory))
+        }
+        None => None,
+    };
+    if let Some((url, inventory)) = &next {
+        let inside = |t: &&Record<Table>| uri::within(&t.fields.uri, &w.root);
+        let unnamed = snapshot.tables().filter(inside).filter(|t| inventory.at(&t.fields.uri).next().is_none());
+        let unnamed: Vec<String> = unnamed.map(|t| t.fields.subject().to_string()).collect();
+        refuse(
+            &unnamed,
+            &format!("{url} does not name"),
+            "nothing would be maintained of them; register them there, or drop them",
+        )?;
+    }
+    let Some(was) = &w.namespace else { return Ok(()) };
+    let managed_next = |at: &str| next.as_ref().is_some_and(|(_, i)| i.at(at).any(|t| t.managed));
+    let before = match Namespace::rest(&lake, was).await {
+        Ok(namespace) => namespace.inventory().await,
+        Err(e) => Inventory { unread: vec![("the root".into(), e.to_string())], ..Inventory::default() },
+    };
+    let around: Vec<String> = before
+        .tables
+        .iter()
+        .filter(|t| t.managed && uri::within(&t.uri, &w.root) && !managed_next(&t.uri))
+        .map(|t| t.uri.clone())
+        .collect();
+    let remedy =
+        "their commits would go around it; name a server that commits for them, too, or take them from this one first";
+    refuse(&around, &format!("{was} commits the versions of"), remedy)?;
+    // What it commits for is not known to its end: all that there is may be.
+    let all = next.as_ref().is_some_and(|(_, i)| i.tables.iter().all(|t| t.managed));
+    match before.unread.first() {
+        Some((what, why)) if !all => Err(Failure::new(
+            Exit::Failed,
+            format!("{was}, which names the tables of warehouse/{id}, could not be read ({what}: {why}), and may commit for them"),
+        )
+        .remedy("see that it runs; or drop the warehouse and make it anew, its bytes stay")
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+fn refuse(what: &[String], told: &str, remedy: &str) -> Result<(), Failure> {
+    let Some(shown) = what.get(..what.len().min(10)).filter(|shown| !shown.is_empty()) else { return Ok(()) };
+    let rest = what.len() - shown.len();
+    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    Err(Failure::new(Exit::Failed, format!("{told} {}{more}", shown.join(", "))).remedy(remedy))
 }
 
 /// What importing a REST namespace would create, into the warehouse that it backs.
@@ -92,6 +184,7 @@ fn named<'a>(inventory: &Inventory, alone: bool, leave: &'a (dyn Fn(&str) -> Opt
         tables: inventory.tables.iter().map(table).collect(),
         alone,
         leave,
+        reserved: Vec::new(),
     }
 }
 

@@ -133,6 +133,25 @@ pub(crate) async fn warehouse(context: &Context, verb: WarehouseVerb) -> anyhow:
             );
             done(context, text, json!({ "warehouse": id, "fields": w, "namespaces": held, "record": record.meta }))
         }
+        WarehouseVerb::Set { warehouse, namespace, why } => {
+            let id = id_of("warehouse", &warehouse)?;
+            let url = (!namespace.is_empty()).then(|| namespace.trim_end_matches('/'));
+            let (registry, snapshot) = read(context).await?;
+            let subject = Subject::Warehouse(id.clone());
+            let record = snapshot.warehouse(&id).ok_or_else(|| missing(&subject))?;
+            let was = record.fields.namespace.clone();
+            if was.as_deref() != url {
+                crate::catalog::refuse_unnamed(context, &snapshot, record, url).await?;
+            }
+            let reason = why.reason.as_deref();
+            registry.warehouse_set_namespace(&id, was.as_deref(), url, reason).await.map_err(failure)?;
+            let text = format!(
+                "{subject} is named by {}; before: {}",
+                url.unwrap_or("no server"),
+                was.as_deref().unwrap_or("no server")
+            );
+            done(context, text, json!({ "warehouse": subject, "namespace": url, "before": was }))
+        }
         WarehouseVerb::Activate { warehouse, why } => set_active(context, &warehouse, true, why.reason).await,
         WarehouseVerb::Deactivate { warehouse, why } => set_active(context, &warehouse, false, why.reason).await,
         WarehouseVerb::Drop { warehouse, why } => {

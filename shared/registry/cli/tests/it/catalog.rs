@@ -96,3 +96,82 @@ fn a_server_is_imported_into_the_warehouse_that_it_backs() {
     assert_eq!(away.code, 3, "{}{}", away.out, away.err);
     assert!(away.out.contains("could not be read: the root: "), "{}", away.out);
 }
+
+#[test]
+fn reserved_names_of_a_directory_without_a_manifest_are_imported_as_declared() {
+    let Some(python) = Catalog::start("reserved_names_of_a_directory…") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    for below in ["lake", "lake/raw"] {
+        let v1 = json!({ "root": at.join(below).to_str(), "properties": { "manifest_enabled": "false" } });
+        for id in ["orders", "gone"] {
+            python.ask("table", &v1, json!({ "id": [id] }));
+        }
+        python.ask("declare", &v1, json!({ "id": ["later on"] }));
+        python.ask("deregister", &v1, json!({ "id": ["gone"] }));
+    }
+    ok(at, &["init", "_squire", "--name", "demo"]);
+    let before = tree(at);
+    let said = ok(at, &["import", "lake"]);
+    assert!(said.contains("would create table/lake/later%20on at later on.lance, declared, no data yet\n"), "{said}");
+    assert_eq!(said.matches("gone.lance: its namespace deregistered it\n").count(), 2, "{said}");
+    assert_eq!(tree(at), before, "nothing is written");
+    ok(at, &["import", "lake", "--apply"]);
+    let walked = [("table/lake/later%20on", true), ("table/lake/orders", false), ("table/lake/raw/orders", false)];
+    assert_eq!(tables(at), walked.map(|(t, declared)| (t.to_owned(), declared)));
+    // A part of it is named as it would have been within the whole.
+    ok(at, &["import", "lake/raw", "--apply"]);
+    assert!(tables(at).contains(&("table/lake/raw/later%20on".to_owned(), true)), "{:?}", tables(at));
+    for root in ["lake", "lake/raw"] {
+        let again = ok(at, &["import", root]);
+        assert!(again.contains("no dataset to register") && again.contains("later%20on already"), "{again}");
+    }
+    assert!(ok(at, &["check"]).contains("0 problems"));
+}
+
+#[test]
+fn a_warehouse_gets_a_server_only_where_it_names_every_table_and_loses_none_that_commits() {
+    let Some(python) = Catalog::start("a_warehouse_gets_a_server…") else { return };
+    let (dir, root) = lake(&python);
+    let at = dir.path();
+    let (place, migrating) = (root["root"].as_str().unwrap(), "dir_listing_to_manifest_migration_enabled");
+    let url = python.serve(place, json!({ migrating: "true" }));
+    let commits = python.serve(place, json!({ migrating: "true", "table_version_tracking_enabled": "true" }));
+    ok(at, &["import", "lake", "--apply"]);
+    let set = |url: &str| run(at, &["warehouse", "set", "lake", "--namespace", url]);
+    let named_by = || told(at, &["warehouse", "show", "lake"])["fields"]["namespace"].clone();
+    let refused = |url: &str, code: i32, says: &str| {
+        let (before, ran) = (tree(at), set(url));
+        assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{}", ran.err);
+        assert!(ran.err.contains(says), "{}", ran.err);
+        assert_eq!(tree(at), before, "nothing is written");
+    };
+    refused("ftp://somewhere", 2, "no namespace");
+    refused("http://127.0.0.1:9", 1, "warehouse/lake stays as it is");
+    fails(at, 2, &["warehouse", "set", "nowhere", "--namespace", &url], "warehouse/nowhere does not exist");
+
+    // A table that the server does not name would be left alone from then on.
+    std::fs::create_dir_all(at.join("lake/beside/_versions")).unwrap();
+    std::fs::write(at.join("lake/beside/_versions/1.manifest"), b"x").unwrap();
+    ok(at, &["table", "create", "table/lake/beside", "--location", "beside"]);
+    refused(&url, 3, "does not name table/lake/beside");
+    ok(at, &["table", "drop", "table/lake/beside"]);
+
+    let done = set(&format!("{url}/"));
+    assert!(done.code == 0 && done.out.contains(&format!("named by {url}; before: no server")), "{}", done.err);
+    assert_eq!(named_by(), url);
+    assert_eq!(set(&url).code, 0, "the same again");
+    let create = ["warehouse", "create", "twin", "--project", "default", "--root", "lake", "--namespace", &commits];
+    fails(at, 3, &create, "a root has one namespace");
+    // It commits for no table: another may take its place, and none.
+    assert_eq!(set("").code, 0);
+    assert_eq!(named_by(), Value::Null);
+    assert_eq!(set(&commits).code, 0);
+    for next in ["", &url] {
+        refused(next, 3, "commits the versions of");
+    }
+    drop(python);
+    refused("", 3, "could not be read");
+    assert_eq!(named_by(), commits);
+    assert!(ok(at, &["log", "warehouse/lake"]).contains(&commits), "who changed it is kept");
+}

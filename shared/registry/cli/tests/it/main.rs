@@ -97,6 +97,7 @@ fn every_verb_shows_an_example() {
         "warehouse create",
         "warehouse list",
         "warehouse show",
+        "warehouse set",
         "warehouse activate",
         "warehouse deactivate",
         "warehouse drop",
