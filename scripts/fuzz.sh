@@ -19,5 +19,5 @@ for target in "$@"; do
   echo "fuzzing $target for $seconds s"
   mkdir -p "fuzz/corpus/$target"
   cargo +nightly fuzz run --fuzz-dir fuzz --sanitizer none "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
-    -max_total_time="$seconds" -max_len=65536 -timeout=10 -verbosity=0 -print_final_stats=1
+    -max_total_time="$seconds" -max_len=65536 -timeout=10 -verbosity=0 -print_funcs=0 -print_final_stats=1
 done

@@ -260,6 +260,11 @@ pub fn canonical_uri(text: &str) -> Result<String> {
         return Err(Error::Invalid("an empty text is no location; write a directory or a URI".into()));
     }
     if let Some(path) = local_path(text) {
+        if text.starts_with("file:")
+            && let Ok(url) = Url::parse(text)
+        {
+            whole(text, &url)?;
+        }
         let absolute = resolve(&path)?;
         let url = Url::from_file_path(&absolute)
             .map_err(|()| Error::Invalid(format!("`{text}` is no absolute path; write a directory or a URI")))?;
@@ -269,12 +274,29 @@ pub fn canonical_uri(text: &str) -> Result<String> {
     let url = Url::parse(text).map_err(|e| {
         Error::Invalid(format!("`{text}` is not a URI ({e}); write s3://bucket/prefix, gs://..., az://... or a path"))
     })?;
+    whole(text, &url)?;
     let mut out = format!("{}://{}", url.scheme(), url.authority());
     for segment in url.path().split('/').filter(|s| !s.is_empty()) {
         out.push('/');
         out.push_str(segment);
     }
     Ok(out)
+}
+
+/// What is no part of a location must not be cut off in silence: what is left names another place.
+fn whole(text: &str, url: &Url) -> Result<()> {
+    let hint = match (url.query(), url.fragment()) {
+        _ if url.password().is_some() => {
+            // What it carries is not repeated.
+            return Err(Error::Invalid(
+                "a URI carries a password; set credentials in [storage] of the configuration".into(),
+            ));
+        }
+        (Some(_), _) => "a literal `?` as %3F",
+        (None, Some(_)) => "a literal `#` as %23",
+        (None, None) => return Ok(()),
+    };
+    Err(Error::Invalid(format!("`{text}` is more than a location; write {hint}")))
 }
 
 /// The local path that a text names, if it is one: a plain path or `file:...`.
@@ -320,10 +342,11 @@ pub(crate) fn parent_uri(uri: &str) -> Option<String> {
     Some(if above == "file://" { "file:///".to_owned() } else { above.to_owned() })
 }
 
-/// A canonical URI with relative segments added, percent-encoded as a URL has them.
+/// A canonical URI with relative segments added, percent-encoded as a URL has them. `.` and `..` are no names in a store, and a URL
+/// cannot spell them: they add nothing.
 pub fn join_uri(uri: &str, relative: &str) -> String {
     let mut out = if uri == "file:///" { "file://".to_owned() } else { uri.trim_end_matches('/').to_owned() };
-    for segment in relative.split('/').filter(|s| !s.is_empty()) {
+    for segment in relative.split('/').filter(|s| !matches!(*s, "" | "." | "..")) {
         let mut url = Url::parse("file:///").unwrap_or_else(|_| unreachable!("a constant URL parses"));
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.clear().push(segment);
@@ -339,4 +362,36 @@ pub fn within(uri: &str, root: &str) -> bool {
         return uri.starts_with("file:///");
     }
     uri.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_joined_is_canonical_and_stays_below() {
+        assert_eq!(join_uri("s3://lake/root", "../%2e%2e/./x y"), "s3://lake/root/%252e%252e/x%20y");
+        assert_eq!(join_uri("file:///", "a//b/"), "file:///a/b");
+    }
+
+    #[test]
+    fn what_would_be_cut_off_a_location_is_refused() {
+        let told = |text: &str| canonical_uri(text).map_err(|e| e.to_string());
+        assert_eq!(told("s3://lake//a/b%23c/"), Ok("s3://lake/a/b%23c".into()));
+        assert_eq!(
+            told("abfss://files@account.dfs.core.windows.net/a"),
+            Ok("abfss://files@account.dfs.core.windows.net/a".into())
+        );
+        for (text, hint) in [
+            ("s3://lake/a#b", "%23"),
+            ("s3://lake/a?b=c", "%3F"),
+            ("file:///tmp/a#b", "%23"),
+            ("s3+ddb://lake/a?ddbTableName=t", "%3F"),
+        ] {
+            assert!(told(text).is_err_and(|e| e.contains(hint) && e.contains(text)), "{text}");
+        }
+        assert!(told("s3://key:hidden1@lake/a").is_err_and(|e| e.contains("password") && !e.contains("hidden1")));
+        // A plain path may hold both.
+        assert!(told("/tmp/a#b?c").is_ok_and(|uri| uri.ends_with("/a%23b%3Fc")));
+    }
 }

@@ -1,7 +1,7 @@
 //! Configuration, the registry, and how errors of the registry become exit codes.
 
 use squire_registry::{Error, Floors, Kind, Located, Policy, Registry, StorageOptions, Subject, locate};
-use squire_service::cli::{Common, Exit, Failure};
+use squire_service::cli::{Common, Exit, Failure, OutputFormat};
 use squire_service::config::{Config, Loaded, Problem};
 
 /// The port of `[http] listen`; this command serves nothing, and takes the first daemon's.
@@ -14,7 +14,20 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// # Errors
+    /// Exit 2 for a bad configuration, and for flags that this command has no use for: before anything is done, not after.
     pub(crate) fn load(common: Common) -> anyhow::Result<Self> {
+        let formats = "use -o text, json or jsonl";
+        let unused = match (common.output, &common.html, &common.metrics_file) {
+            (OutputFormat::Html, ..) => Some(("-o html: this command gives text and JSON", formats)),
+            (OutputFormat::Markdown, ..) => Some(("-o markdown: this command gives text and JSON", formats)),
+            (_, Some(_), _) => Some(("--html: this command gives text and JSON", formats)),
+            (_, _, Some(_)) => Some(("--metrics-file: this command counts nothing", "leave it out")),
+            _ => None,
+        };
+        if let Some((what, remedy)) = unused {
+            return Err(Failure::usage(what).remedy(remedy).into());
+        }
         let loaded = common.loader::<Policy, Floors>(PORT).validate(check_policy).load()?;
         Ok(Self { common, loaded })
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use chrono::Utc;
 use serde_json::{Value, json};
-use squire_registry::{Error, Kind, NewTable, NewWarehouse, Registry, Snapshot, Subject, TableChanges};
+use squire_registry::{
+    Error, Kind, NewTable, NewWarehouse, Registry, Snapshot, Subject, TableChanges, check_namespace_url,
+};
 use squire_service::cli::{Exit, Failure};
 
 use crate::args::{NamespaceVerb, ProjectVerb, TableVerb, WarehouseVerb};
@@ -136,6 +138,7 @@ pub(crate) async fn warehouse(context: &Context, verb: WarehouseVerb) -> anyhow:
         WarehouseVerb::Set { warehouse, namespace, why } => {
             let id = id_of("warehouse", &warehouse)?;
             let url = (!namespace.is_empty()).then(|| namespace.trim_end_matches('/'));
+            url.map_or(Ok(()), check_namespace_url).map_err(failure)?;
             let (registry, snapshot) = read(context).await?;
             let subject = Subject::Warehouse(id.clone());
             let record = snapshot.warehouse(&id).ok_or_else(|| missing(&subject))?;

@@ -9,9 +9,6 @@ use squire_service::cli::{Common, Failure, OutputFormat, print_stdout};
 /// Prints a result in the format that was asked for, and writes it to `--json FILE`.
 pub(crate) fn emit(common: &Common, text: &str, value: &impl Serialize) -> anyhow::Result<()> {
     let value = serde_json::to_value(value)?;
-    if common.html.is_some() {
-        return Err(unsupported("--html"));
-    }
     let printed = match common.output {
         OutputFormat::Text if common.quiet && text.lines().count() <= 1 => String::new(),
         OutputFormat::Text => format!("{}\n", text.trim_end()),
@@ -20,9 +17,11 @@ pub(crate) fn emit(common: &Common, text: &str, value: &impl Serialize) -> anyho
             Value::Array(lines) => lines.iter().map(|line| format!("{line}\n")).collect(),
             one => format!("{one}\n"),
         },
-        OutputFormat::Html => return Err(unsupported("-o html")),
-        OutputFormat::Markdown => return Err(unsupported("-o markdown")),
+        // Refused before anything was done.
+        OutputFormat::Html | OutputFormat::Markdown => String::new(),
     };
+    // First what was done; a file that cannot be written does not take it back.
+    print_stdout(&printed)?;
     if let Some(file) = &common.json {
         std::fs::write(file, format!("{value:#}\n")).map_err(|e| {
             Failure::could_not_run(format!("writing {}", file.display()))
@@ -30,12 +29,7 @@ pub(crate) fn emit(common: &Common, text: &str, value: &impl Serialize) -> anyho
                 .remedy("name a file that can be written")
         })?;
     }
-    print_stdout(&printed)?;
     Ok(())
-}
-
-fn unsupported(option: &str) -> anyhow::Error {
-    Failure::usage(format!("{option}: this command gives text and JSON")).remedy("use -o text, json or jsonl").into()
 }
 
 /// Columns, aligned; a line that says so where there are no rows.
