@@ -307,7 +307,10 @@ impl Registry {
 }
 
 pub(crate) fn shape(id: &str) -> Result<()> {
-    check_name(id).map_err(Error::Invalid)
+    check_name(id).map_err(|why| {
+        let shown: String = id.chars().take(40).collect();
+        Error::Invalid(format!("{shown:?} is no name: {why}"))
+    })
 }
 
 pub(crate) fn shape_path(path: &[String], at_least: usize) -> Result<()> {
@@ -383,7 +386,8 @@ pub(crate) fn refuse_drop(snapshot: &Snapshot, subject: &Subject, force: bool) -
             p.level,
             p.subject,
             p.reason.map(|r| format!(" ({r})")).unwrap_or_default(),
-            if p.level == Level::NoDrop {
+            // Containers above namespaces have no such flag.
+            if p.level == Level::NoDrop && matches!(subject, Subject::Table(_) | Subject::Namespace(_)) {
                 "use --force, or end the protection first"
             } else {
                 "end the protection first"

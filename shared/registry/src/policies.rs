@@ -130,7 +130,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Missing`] when there is no such subject.
     pub async fn protect(&self, subject: &Subject, level: Level, reason: Option<&str>) -> Result<()> {
-        let subject = &canonical(subject)?;
+        let subject = &subject.canonical()?;
         if !self.snapshot().await?.exists(subject) {
             return Err(missing(subject, ""));
         }
@@ -164,7 +164,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Missing`] when it has none of its own.
     pub async fn unprotect(&self, subject: &Subject, reason: Option<&str>) -> Result<()> {
-        let subject = &canonical(subject)?;
+        let subject = &subject.canonical()?;
         if self.remove::<Protection>(&subject.to_string(), reason).await? {
             return Ok(());
         }
@@ -176,7 +176,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Missing`] when there is no such subject.
     pub async fn block_add(&self, block: Block, reason: &str) -> Result<String> {
-        let block = Block { subject: canonical(&block.subject)?, ..block };
+        let block = Block { subject: block.subject.canonical()?, ..block };
         if !self.snapshot().await?.exists(&block.subject) {
             return Err(missing(&block.subject, ""));
         }
@@ -355,13 +355,6 @@ fn policy_subject(subject: &Subject) -> Result<&Subject> {
 }
 
 /// Datasets are compared by their canonical URI, however they were typed.
-fn canonical(subject: &Subject) -> Result<Subject> {
-    match subject {
-        Subject::Dataset(uri) => crate::storage::canonical_uri(uri).map(Subject::Dataset),
-        other => Ok(other.clone()),
-    }
-}
-
 pub(crate) fn delayed(at: DateTime<Utc>, delay: Duration) -> Result<DateTime<Utc>> {
     TimeDelta::from_std(delay)
         .ok()

@@ -71,6 +71,17 @@ impl Subject {
         }
     }
 
+    /// The same with a dataset's URI in its canonical form: whatever is looked up by it was written under that one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a dataset that is no location.
+    pub fn canonical(&self) -> Result<Self, Error> {
+        match self {
+            Self::Dataset(uri) => crate::storage::canonical_uri(uri).map(Self::Dataset),
+            other => Ok(other.clone()),
+        }
+    }
+
     /// Parses a SUBJECT that names its kind. Verbs that remove or unprotect use this one.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ impl Context {
             // A registry that cannot be read is not wrong usage and nothing that ran: nothing was tried.
             other => {
                 let exit = if other.kind() == Kind::Invalid { Exit::Usage } else { Exit::CouldNotRun };
-                Failure::new(exit, other.to_string())
+                advised(exit, &other)
             }
         })?;
         let config = self.config();
@@ -90,17 +90,55 @@ pub(crate) fn failure(error: Error) -> Failure {
         Kind::Refused | Kind::Conflict | Kind::Damaged => Exit::Failed,
         Kind::Transient | Kind::Permanent | Kind::LyingStore => Exit::CouldNotRun,
     };
-    Failure::new(exit, error.to_string())
+    advised(exit, &error)
+}
+
+/// An error with what to do next, where its own text does not say it.
+fn advised(exit: Exit, error: &Error) -> Failure {
+    let failure = Failure::new(exit, error.to_string());
+    let list = |what: &str| {
+        let kind =
+            what.split('/').next().filter(|kind| ["project", "warehouse", "namespace", "table"].contains(kind))?;
+        Some(format!("see `squire-registry {kind} list`"))
+    };
+    let remedy = match error {
+        Error::Store { .. } | Error::Io { .. } if error.kind() == Kind::Transient => Some(
+            "see that it can be reached, and with which credentials ([storage] or the environment); then try again"
+                .to_owned(),
+        ),
+        Error::Store { .. } | Error::Io { .. } => {
+            Some("see that it is there, and that the credentials, or the rights of a directory, allow it".to_owned())
+        }
+        Error::Missing { what, hint } if hint.is_empty() => list(what),
+        Error::Exists { what, hint } if hint.is_empty() => {
+            list(what).map(|list| format!("{list}, or take another name"))
+        }
+        _ => None,
+    };
+    match remedy {
+        Some(remedy) => failure.remedy(remedy),
+        None => failure,
+    }
+}
+
+/// A directory that is not there is a slip of the pen: neither looked into nor made.
+pub(crate) fn must_be_there(root: &str) -> Result<(), Failure> {
+    match squire_registry::local_path(root) {
+        Some(dir) if !dir.exists() => {
+            Err(Failure::usage(format!("there is no directory {root}")).remedy("correct the ROOT, or make it first"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A subject that names its kind, for verbs that change or remove.
 pub(crate) fn explicit(text: &str) -> Result<Subject, Failure> {
-    Subject::parse_explicit(text).map_err(failure)
+    Subject::parse_explicit(text).and_then(|subject| subject.canonical()).map_err(failure)
 }
 
 /// A subject, also as `a$b$t`.
 pub(crate) fn subject(text: &str) -> Result<Subject, Failure> {
-    text.parse().map_err(failure)
+    text.parse().and_then(|subject: Subject| subject.canonical()).map_err(failure)
 }
 
 /// A subject of one kind that names its kind.

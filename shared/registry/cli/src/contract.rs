@@ -34,7 +34,7 @@ pub(crate) async fn run(context: &Context, verb: ContractVerb) -> anyhow::Result
             let contracts = load(&file)?;
             let (_, snapshot) = read(context).await?;
             let publication = snapshot.contract_plan(&contracts).map_err(failure)?;
-            emit(&context.common, &told(&publication, "would"), &publication)?;
+            emit(&context.common, &told(&publication, "would replace", "would begin"), &publication)?;
             incomplete(&snapshot)
         }
         ContractVerb::Publish { file, previous, retention_columns, why } => {
@@ -45,7 +45,7 @@ pub(crate) async fn run(context: &Context, verb: ContractVerb) -> anyhow::Result
                 .contract_publish(&contracts, previous.as_deref(), &columns, why.reason.as_deref())
                 .await
                 .map_err(failure)?;
-            emit(&context.common, &told(&done, "did"), &done)?;
+            emit(&context.common, &told(&done, "replaced", "begin"), &done)?;
             Ok(Exit::Ok)
         }
         ContractVerb::Show { enterprise } => show(context, enterprise).await,
@@ -121,13 +121,13 @@ fn facts(contracts: &Contracts) -> serde_json::Value {
     })
 }
 
-fn told(publication: &Publication, would: &str) -> String {
+fn told(publication: &Publication, replace: &str, begin: &str) -> String {
     let Publication { enterprise, previous, digest, tables } = publication;
     let mut lines = vec![format!("contracts of {enterprise}: {digest}")];
     lines.push(match previous {
         _ if publication.is_empty() => "  published already; nothing changes".into(),
-        Some(previous) => format!("  {would} replace {previous}"),
-        None => format!("  {would} begin here: nothing was published before"),
+        Some(previous) => format!("  {replace} {previous}"),
+        None => format!("  {begin} here: nothing was published before"),
     });
     let rows: Vec<Vec<String>> = tables
         .iter()
@@ -225,7 +225,11 @@ async fn discovered(
     let (_, snapshot) = read(context).await?;
     let contracts = &one(&snapshot, enterprise)?.fields.contracts;
     let page: Page = discover(contracts, principal, cursor).map_err(|e| {
-        Failure::new(Exit::Failed, format!("discovery is refused:\n{e}")).remedy("begin again without --page")
+        let remedy = match cursor {
+            Some(_) => "begin again without --page",
+            None => "name the policy that the tables are bound to, see `contract show`",
+        };
+        Failure::new(Exit::Failed, format!("discovery is refused:\n{e}")).remedy(remedy)
     })?;
     let rows: Vec<Vec<String>> = page
         .tables

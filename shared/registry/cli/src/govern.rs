@@ -156,11 +156,20 @@ pub(crate) async fn protection(context: &Context, verb: ProtectionVerb) -> anyho
     match verb {
         ProtectionVerb::Set { subject, level, why } => {
             let subject = explicit(&subject)?;
-            let registry = context.registry(&[]).await?;
+            let (registry, snapshot) = read(context).await?;
+            let before = snapshot.protection_of(&subject).map(|p| p.fields.level).filter(|before| *before != level);
             registry.protect(&subject, level, why.reason.as_deref()).await.map_err(failure)?;
-            let data = RecordData { reason: why.reason, after: json!({ "level": level }), ..RecordData::default() };
+            let told = json!({ "level": before });
+            let data = RecordData {
+                reason: why.reason,
+                before: before.map_or(Value::Null, |_| told),
+                after: json!({ "level": level }),
+                ..RecordData::default()
+            };
             tell(context, &registry, EventType::ProtectionChanged, &subject.to_string(), data).await;
-            emit(&context.common, &format!("{subject}: {level}"), &json!({ "subject": subject, "level": level }))?;
+            let was = before.map(|before| format!("; before: {before}")).unwrap_or_default();
+            let value = json!({ "subject": subject, "level": level, "before": before });
+            emit(&context.common, &format!("{subject}: {level}{was}"), &value)?;
             Ok(Exit::Ok)
         }
         ProtectionVerb::Unset { subject, why } => {
@@ -224,7 +233,9 @@ pub(crate) async fn trash(context: &Context, verb: TrashVerb) -> anyhow::Result<
         TrashVerb::List => {
             let (_, snapshot) = read(context).await?;
             let now = Utc::now();
-            let held = || snapshot.trash().chain(snapshot.trashed_namespaces());
+            let mut sorted: Vec<_> = snapshot.trash().chain(snapshot.trashed_namespaces()).collect();
+            sorted.sort_by_key(|t| (t.fields.subject.to_string(), t.fields.dropped_at));
+            let held = || sorted.iter();
             let rows: Vec<Vec<String>> = held()
                 .map(|t| {
                     let f = &t.fields;
@@ -274,6 +285,11 @@ pub(crate) async fn block(context: &Context, verb: BlockVerb) -> anyhow::Result<
             let subject = explicit(&subject)?;
             if reason.trim().is_empty() {
                 return Err(Failure::usage("--reason is empty").remedy("say why, for whoever meets the block").into());
+            }
+            if let Some(past) = until.filter(|until| *until <= Utc::now()) {
+                return Err(Failure::usage(format!("--until {} has passed: the block would hold nothing", time(past)))
+                    .remedy("give a time to come, or none for a block until it is removed")
+                    .into());
             }
             let kind = if version.is_some() { BlockKind::Reader } else { BlockKind::Operator };
             let registry = context.registry(&[]).await?;

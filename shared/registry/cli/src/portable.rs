@@ -7,7 +7,7 @@ use squire_registry::{Actor, Document, ImportPlan};
 use squire_service::cli::{Exit, Failure, print_stdout};
 
 use crate::catalog::{self, Planned};
-use crate::context::{Context, failure};
+use crate::context::{Context, failure, must_be_there};
 use crate::output::emit;
 
 pub(crate) async fn export(context: &Context, file: &str) -> anyhow::Result<Exit> {
@@ -61,6 +61,9 @@ pub(crate) async fn import(context: &Context, asked: Asked) -> anyhow::Result<Ex
         return Err(
             Failure::usage("--merge is for a document; a bucket's datasets are always added to what is there").into()
         );
+    }
+    if !is_url {
+        must_be_there(&asked.from)?;
     }
     import_place(context, &asked, is_url).await
 }
@@ -131,11 +134,13 @@ async fn import_place(context: &Context, asked: &Asked, is_url: bool) -> anyhow:
     text.extend(plan.tables.iter().map(|(table, at)| format!("{verb} {table} at {at}{}\n", without(table))));
     text.extend(plan.skipped.iter().map(|(uri, why)| format!("skipped {uri}: {why}\n")));
     text.extend(unread.iter().map(|(what, why)| format!("could not be read: {what}: {why}\n")));
+    let nothing = plan.tables.is_empty() && plan.namespaces.is_empty();
     if asked.apply {
         registry.adopt(&plan, &options, asked.reason.as_deref()).await.map_err(failure)?;
-    } else if plan.tables.is_empty() && plan.namespaces.is_empty() {
+    }
+    if nothing {
         text.push_str("no dataset to register\n");
-    } else {
+    } else if !asked.apply {
         text.push_str("Nothing is done yet: --apply does it.\n");
     }
     emit(&context.common, &text, &json!({ "import": plan, "unread": unread, "applied": asked.apply }))?;

@@ -7,7 +7,7 @@ use squire_registry::{
 };
 use squire_service::cli::Exit;
 
-use crate::context::{Context, failure, subject};
+use crate::context::{Context, failure, must_be_there, subject};
 use crate::output::{emit, table, time};
 
 pub(crate) async fn init(context: &Context, uri: &str, name: Option<String>) -> anyhow::Result<Exit> {
@@ -20,6 +20,7 @@ pub(crate) async fn init(context: &Context, uri: &str, name: Option<String>) -> 
 }
 
 pub(crate) async fn check(context: &Context, roots: &[String], mend: bool) -> anyhow::Result<Exit> {
+    roots.iter().try_for_each(|root| must_be_there(root))?;
     let registry = context.registry(roots).await?;
     let mut snapshot = registry.snapshot().await.map_err(failure)?;
     let mended = match mend {

@@ -7,6 +7,7 @@ mod config_reference;
 mod contract;
 mod drops;
 mod portable;
+mod usage;
 
 use std::path::Path;
 
