@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use proptest::prelude::*;
-use squire_registry::{Floors, Level, NewTable, Policy, PolicyChange, Subject};
+use squire_registry::{Floors, Forbidden, Level, NewTable, Policy, PolicyChange, Subject};
 
 use crate::support::{Lake, govern, none, path};
 
@@ -37,6 +37,40 @@ async fn an_unregistered_dataset_belongs_to_the_warehouse_around_it() {
     lake.registry.warehouse_set_active("w2", false, None).await.unwrap();
     assert!(!lake.govern(&lake.uri("inner/x.lance")).await.warehouse_active);
     assert!(lake.govern(&lake.uri("inner2/x.lance")).await.warehouse_active);
+}
+
+#[tokio::test]
+async fn of_several_warehouses_around_a_dataset_the_careful_one_counts() {
+    let lake = Lake::new().await;
+    let (r, dir) = (&lake.registry, lake.dir.path());
+    let (uri, inner) = (lake.table("sales/orders").await, dir.join("inner"));
+    std::fs::create_dir(&inner).unwrap();
+    r.warehouse_create("twin", "p", dir.to_str().unwrap(), true, &none(), None).await.unwrap();
+    r.warehouse_create("inner", "p", inner.to_str().unwrap(), true, &none(), None).await.unwrap();
+    assert!(lake.govern(&uri).await.warehouse_active && lake.govern(&uri).await.exclusive);
+    // The table is bound to the other one; the place is the same.
+    r.warehouse_set_active("twin", false, None).await.unwrap();
+    assert!(!lake.govern(&uri).await.warehouse_active);
+    assert!(lake.govern(&lake.uri("inner/x.lance")).await.warehouse_active, "a root of its own");
+    // Whoever reads from the whole reads from its parts.
+    r.warehouse_create("shared", "p", dir.to_str().unwrap(), false, &none(), None).await.unwrap();
+    assert!(!lake.govern(&uri).await.exclusive);
+    assert!(!lake.govern(&lake.uri("inner/x.lance")).await.exclusive);
+}
+
+#[tokio::test]
+async fn what_may_forbid_every_write_forbids_it_while_it_cannot_be_read() {
+    for (collection, forbids) in [("protection", true), ("trash", true), ("blocks", true), ("policies", false)] {
+        let lake = Lake::new().await;
+        let uri = lake.table("sales/orders").await;
+        let bad = lake.dir.path().join("_squire/v1").join(collection).join("x");
+        std::fs::create_dir_all(&bad).unwrap();
+        std::fs::write(bad.join("00000000000000000001.json"), b"nonsense").unwrap();
+        let governance = lake.govern(&uri).await;
+        let why = governance.forbidden().map(|(forbidden, _)| forbidden);
+        assert_eq!(why, forbids.then_some(Forbidden::Unreadable), "{collection}");
+        assert_eq!(governance.unreadable.len(), 1, "{collection}: what destroys refuses");
+    }
 }
 
 #[tokio::test]
