@@ -64,7 +64,7 @@ impl WaitingFor {
     /// (and an hour) is over, and another writer's work begins a wait of its own.
     pub fn goes_on(&self, window: std::time::Duration, now: DateTime<Utc>) -> bool {
         let window = chrono::Duration::from_std(window).unwrap_or(chrono::Duration::MAX);
-        let over = (window * 2).max(chrono::Duration::hours(1));
+        let over = window.checked_mul(2).unwrap_or(chrono::Duration::MAX).max(chrono::Duration::hours(1));
         now.signed_duration_since(self.seen) <= over
     }
 }
@@ -158,6 +158,7 @@ mod tests {
         let hour = std::time::Duration::from_secs(3600);
         assert!(wait.goes_on(hour, at(11)));
         assert!(wait.goes_on(hour, at(12)));
+        assert!(wait.goes_on(std::time::Duration::MAX, at(13)), "a window without end is no overflow");
         assert!(!wait.goes_on(hour, at(13)), "another writer's work must not inherit the patience of an old one");
     }
 
