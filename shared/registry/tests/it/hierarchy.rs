@@ -308,6 +308,28 @@ async fn a_drop_that_meets_a_new_child_is_taken_back() {
 }
 
 #[tokio::test]
+async fn a_drop_that_meets_new_protection_is_taken_back() {
+    let (fast, slow, tampered, _root) = two_handles().await;
+    let declared = NewTable { path: path("a/t"), location: "t".into(), tier: None, labels: vec![], declare: true };
+    fast.table_create(declared, &none(), None).await.unwrap();
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/trash/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let week = Duration::from_secs(7 * 86_400);
+    let dropper = tokio::spawn(async move { slow.table_drop(&path("a/t"), week, false, None).await });
+    // It has looked, nothing was protected, and its record is on the way.
+    arrived.notified().await;
+    let table = Subject::Table(path("a/t"));
+    fast.protect(&table, Level::KeepHistory, Some("case 7")).await.unwrap();
+    go.notify_one();
+    let error = dropper.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    let snapshot = fast.snapshot().await.unwrap();
+    assert_eq!((snapshot.trash().count(), snapshot.exists(&table)), (0, true));
+    assert_eq!(snapshot.protection_of(&table).map(|p| p.fields.level), Some(Level::KeepHistory));
+    assert_eq!(squire_registry::check(&snapshot), []);
+}
+
+#[tokio::test]
 async fn table_set_changes_what_it_names_and_nothing_else() {
     let lake = Lake::new().await;
     let uri = lake.table("sales/orders").await;
