@@ -96,14 +96,15 @@ async fn a_drop_that_was_cut_off_goes_on_and_loses_no_protection() {
     let uri = lake.table("sales/orders").await;
     let r = &lake.registry;
     r.protect(&table(), Level::NoDrop, Some("precious")).await.unwrap();
-    r.table_drop(&path("sales/orders"), WEEK, true, None).await.unwrap();
+    let first = r.table_drop(&path("sales/orders"), WEEK, true, None).await.unwrap();
     // As if it had stopped before the table's tombstone: the record is back, its protection already in the trash.
     let generations = lake.generations("tables", "sales%2Forders");
     std::fs::remove_file(&generations[1]).unwrap();
     let half = lake.govern(&uri).await;
     assert!(half.is_frozen() && half.table.is_some());
 
-    r.table_drop(&path("sales/orders"), WEEK, false, None).await.unwrap();
+    let again = r.table_drop(&path("sales/orders"), WEEK / 7, false, None).await.unwrap();
+    assert_eq!(again.deadline, first.deadline, "whoever was told a week has a week");
     assert_eq!(r.snapshot().await.unwrap().trash().count(), 1);
     r.undrop(&table(), None).await.unwrap();
     assert_eq!(lake.govern(&uri).await.protection.unwrap().reason.as_deref(), Some("precious"));
