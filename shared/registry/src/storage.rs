@@ -286,6 +286,7 @@ pub fn canonical_uri(text: &str) -> Result<String> {
 /// What is no part of a location must not be cut off in silence: what is left names another place.
 fn whole(text: &str, url: &Url) -> Result<()> {
     let hint = match (url.query(), url.fragment()) {
+        _ if text.contains(char::is_control) => "tabs, line ends and their like as %09, %0A and so on",
         _ if url.password().is_some() => {
             // What it carries is not repeated.
             return Err(Error::Invalid(
@@ -347,11 +348,10 @@ pub(crate) fn parent_uri(uri: &str) -> Option<String> {
 pub fn join_uri(uri: &str, relative: &str) -> String {
     let mut out = if uri == "file:///" { "file://".to_owned() } else { uri.trim_end_matches('/').to_owned() };
     for segment in relative.split('/').filter(|s| !matches!(*s, "" | "." | "..")) {
-        let mut url = Url::parse("file:///").unwrap_or_else(|_| unreachable!("a constant URL parses"));
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.clear().push(segment);
+        // As a path, and not as a part of a URL's text, of which tabs and line ends are dropped: `a\tb` is not `ab`.
+        if let Ok(url) = Url::from_file_path(format!("/{segment}")) {
+            out.push_str(url.path());
         }
-        out.push_str(url.path());
     }
     out
 }
@@ -372,6 +372,11 @@ mod tests {
     fn what_is_joined_is_canonical_and_stays_below() {
         assert_eq!(join_uri("s3://lake/root", "../%2e%2e/./x y"), "s3://lake/root/%252e%252e/x%20y");
         assert_eq!(join_uri("file:///", "a//b/"), "file:///a/b");
+        assert_eq!(join_uri("s3://lake", "a\tb/\n"), "s3://lake/a%09b/%0A");
+        // However a dataset is found, it has one URI.
+        for odd in ["a\tb", "a b", "a%b", "a#b", "a?b", "a\\b", "ü$~^|{}`\"<>[]&+=@:;,!*'()", "..a", "a\u{1}\u{7f}b"] {
+            assert_eq!(Ok(join_uri("file:///x", odd)), canonical_uri(&format!("/x/{odd}")).map_err(|e| e.to_string()));
+        }
     }
 
     #[test]
@@ -386,6 +391,7 @@ mod tests {
             ("s3://lake/a#b", "%23"),
             ("s3://lake/a?b=c", "%3F"),
             ("file:///tmp/a#b", "%23"),
+            ("s3://lake/a\tb", "%09"),
             ("s3+ddb://lake/a?ddbTableName=t", "%3F"),
         ] {
             assert!(told(text).is_err_and(|e| e.contains(hint) && e.contains(text)), "{text}");
