@@ -106,6 +106,20 @@ async fn a_half_cascade_is_for_a_person() {
 }
 
 #[tokio::test]
+async fn an_empty_namespace_waits_in_the_trash_for_its_deadline() {
+    for (grace, ends) in [(WEEK, false), (std::time::Duration::ZERO, true)] {
+        let lake = Lake::new().await;
+        let (r, sales) = (&lake.registry, Subject::Namespace(path("sales")));
+        let plan = r.drop_plan(&sales, DropRequest { grace, force: false, cascade: true }).await.unwrap();
+        r.drop_apply(&plan, None).await.unwrap();
+        let found = if ends { vec![ProblemKind::TrashEnded] } else { vec![] };
+        assert_eq!(problems(&lake).await, found, "{grace:?}");
+        assert_eq!(mend(&lake, later()).await.len(), found.len(), "{grace:?}");
+        assert_eq!(r.undrop_namespace(&sales, None).await.is_ok(), !ends, "{grace:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_points_at_nothing_or_elsewhere_is_named() {
     let lake = Lake::new().await;
     lake.table("sales/orders").await;
