@@ -330,6 +330,24 @@ async fn a_drop_that_meets_new_protection_is_taken_back() {
 }
 
 #[tokio::test]
+async fn protection_that_comes_too_late_does_not_stay_for_whoever_has_the_name_next() {
+    let (fast, slow, tampered, _root) = two_handles().await;
+    let declared = NewTable { path: path("a/t"), location: "t".into(), tier: None, labels: vec![], declare: true };
+    fast.table_create(declared, &none(), None).await.unwrap();
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/protection/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let table = Subject::Table(path("a/t"));
+    let on = table.clone();
+    let protector = tokio::spawn(async move { slow.protect(&on, Level::Freeze, None).await });
+    arrived.notified().await;
+    fast.table_drop(&path("a/t"), Duration::from_secs(60), false, None).await.unwrap();
+    go.notify_one();
+    let error = protector.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    assert_eq!(fast.snapshot().await.unwrap().protection_of(&table).map(|p| p.fields.level), None);
+}
+
+#[tokio::test]
 async fn table_set_changes_what_it_names_and_nothing_else() {
     let lake = Lake::new().await;
     let uri = lake.table("sales/orders").await;
