@@ -76,7 +76,7 @@ async fn queued(estate: &Estate, key: &str) -> anyhow::Result<Option<String>> {
 
 /// Waits until a job is over; prints what changes on standard error.
 async fn follow(context: &Context, estate: &Estate, id: &str, timeout: Option<Duration>) -> anyhow::Result<Job> {
-    let deadline = timeout.map(|t| Instant::now() + t);
+    let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
     let mut last = String::new();
     loop {
         let job = estate.registry.job(id).await.map_err(failure)?;

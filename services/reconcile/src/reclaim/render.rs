@@ -171,7 +171,8 @@ fn stays(uri: &str, why: &Forbidden, bytes: Option<u64>) -> Dataset {
 /// What apply did, as a report.
 pub(crate) fn applied(applied: &Applied, config: &ReconcileConfig, requests: Requests) -> Report {
     let mut report = empty_report(&applied.survey, config, applied.run, applied.started);
-    let until = Utc::now() + TimeDelta::from_std(config.config.grace.quarantine).unwrap_or_default();
+    let grace = TimeDelta::from_std(config.config.grace.quarantine).unwrap_or(TimeDelta::MAX);
+    let until = Utc::now().checked_add_signed(grace).unwrap_or(DateTime::<Utc>::MAX_UTC);
     for (uri, done) in &applied.rows {
         report.incomplete.extend(done.forbidden.as_ref().and_then(|why| unread(uri, why)));
         report.incomplete.extend(done.taken.stopped.clone().map(|why| stopped(uri, why)));
