@@ -5,6 +5,8 @@ usage: indices.py write DIR [ROWS [N]]     a table with a column for every kind 
        indices.py check DIR NAME...        these indices against a scan of the same version; all rows covered
        indices.py append DIR ROWS START    rows with these ids
        indices.py compact DIR              compacts it, as any other program would
+       indices.py pair DIR                 two columns, and two of documents, that are equal but for the row at 5
+       indices.py odd DIR [stable]         two fragments of values that look-ups stumble over, with stable row ids or without
 Prints one line per problem; exit 1 if there is any.
 """
 import json, os, sys
@@ -50,6 +52,55 @@ def write(path, n=2000, fragments=4):
     part = n // fragments
     for k in range(fragments):
         lance.write_dataset(rows(part, k * part), path, mode="create" if k == 0 else "append")
+
+
+def pair(path):
+    value = ["rare" if i in (0, 5, 6) else f"v{i}" for i in range(600)]
+    other = ["else" if i == 5 else v for i, v in enumerate(value)]
+    docs = lambda values: pa.array([json.dumps({"v": v}) for v in values], pa.json_())
+    lance.write_dataset(pa.table({"value": value, "other": other, "doc": docs(value), "other_doc": docs(other)}), path)
+
+
+def odd(path, stable=False):
+    """NaN, both zeros, infinities, nothing, empty texts, stop words alone, empty lists, documents without the path."""
+    nan, inf, n = float("nan"), float("inf"), 120
+    floats = [nan, -nan, 0.0, -0.0, inf, -inf, None, 1.5, -1e300, 5e-324]
+    texts = ["", None, "the", "of the and", "harbour", "Ünïcodé straße", "it's \"quoted\" \\ % _", " ", "x", "running runs ran", "日本語 テキスト", "a" * 70]
+    over = lambda values, t: pa.array([values[i % len(values)] for i in range(n)], t)
+    docs = ['{"kind": "a", "n": 1, "f": 0.1, "ok": true}', '{"kind": "", "n": -5, "f": 2, "ok": false}', "{}", None, '{"kind": null, "n": 7}', '{"kind": "it\'s"}']
+    xs, ys = over(floats[:4] + [3.0, None], pa.float64()), over([nan, 1.0, 2.0, -0.0, 4.0, 5.0], pa.float64())
+    point = pa.StructArray.from_arrays([xs, ys], names=["x", "y"], mask=pa.array([i % 7 == 0 for i in range(n)]))
+    columns = {
+        "id": pa.array(range(n), pa.int64()),
+        "double": over(floats, pa.float64()),
+        "single": over([nan, 0.0, -0.0, inf, None, 1.5, 3.25], pa.float32()),
+        "half": pa.array(np.array([nan, 0.0, -0.0, np.inf, 2.5, 1.0] * (n // 6), np.float16), pa.float16()),
+        "text": over(texts, pa.string()),
+        "large": over(texts, pa.large_string()),
+        "flag": over([True, False, None], pa.bool_()),
+        "raw": over([b"", None, b"\0", b"\xff\xfe", b"abc"], pa.binary()),
+        "fixed": over([b"abcd", None, b"\0\0\0\0"], pa.binary(4)),
+        "price": pa.array([None if i % 9 == 0 else i / 4 - 7 for i in range(n)]).cast(pa.decimal128(12, 2)),
+        "at": over([0, -1, None, 1_700_000_000_123_456], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        "day": over([0, -719162, None, 20000], pa.int32()).cast(pa.date32()),
+        "hour": over([0, None, 86_399_999_999], pa.int64()).cast(pa.time64("us")),
+        "took": over([0, -5, None, 10**12], pa.int64()).cast(pa.duration("us")),
+        "word": over(["a", "b", None, ""], pa.string()).dictionary_encode(),
+        "tiny": over([0, 255, None], pa.uint8()),
+        "huge": over([0, 2**64 - 1, None], pa.uint64()),
+        "nothing": pa.nulls(n, pa.int32()),
+        "labels": over([["a", None], [], None, [None], ["a", "b", "a"], [""]], pa.list_(pa.string())),
+        "numbers": over([[1.5, nan], [], None, [0.0, -0.0]], pa.list_(pa.float64())),
+        "texts": over([["the harbour", "of"], [], None, [None, "ledger"], [""]], pa.list_(pa.string())),
+        "doc": over(docs, pa.json_()),
+        "outer": pa.StructArray.from_arrays([over([1, None, 3], pa.int64()), over(texts, pa.string())], names=["in.ner", "body"], mask=pa.array([i % 5 == 0 for i in range(n)])),
+        "schön x": pa.array([i % 3 for i in range(n)], pa.int32()),
+        "point": point,
+    }
+    schema = pa.schema([pa.field(k, v.type, metadata={"ARROW:extension:name": "geoarrow.point", "ARROW:extension:metadata": "{}"} if k == "point" else None) for k, v in columns.items()])
+    table = pa.Table.from_arrays(list(columns.values()), schema=schema)
+    for part in (table.slice(0, n - 7), table.slice(n - 7)):
+        lance.write_dataset(part, path, mode="append" if os.path.exists(path) else "create", enable_stable_row_ids=bool(stable))
 
 
 problems = []
@@ -145,6 +196,10 @@ if __name__ == "__main__":
         write(path, *map(int, rest))
     elif verb == "append":
         lance.write_dataset(rows(int(rest[0]), int(rest[1])), path, mode="append")
+    elif verb == "pair":
+        pair(path)
+    elif verb == "odd":
+        odd(path, *rest)
     elif verb == "compact":
         lance.dataset(path).optimize.compact_files()
     elif verb == "check":

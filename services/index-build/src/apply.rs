@@ -147,9 +147,15 @@ pub async fn apply(tools: &Tools, plan: &Plan) -> Applied {
         tracing::warn!(error = %e, "the end of the run that died here could not be recorded");
     }
     let held = Held::new(claim, ttl);
-    let applied = match prepared(tools, plan).await {
-        Ok(place) => Box::pin(under_claim(tools, plan, &place, &held)).await,
-        Err(outcome) => ended(plan, outcome),
+    let (prepared, head) = tokio::join!(prepared(tools, plan), tools.estate.lake.latest_version(&uri));
+    let applied = match (prepared, head) {
+        (Err(outcome), _) => ended(plan, outcome),
+        (_, Err(e)) => ended(plan, Outcome::failed(e.kind(), e.to_string())),
+        // What was decided before the claim may have moved before it was ours.
+        (_, Ok(head)) if head != plan.look.version() => {
+            Applied::Moved("the table moved before it was claimed".into(), 0)
+        }
+        (Ok(place), Ok(_)) => Box::pin(under_claim(tools, plan, &place, &held)).await,
     };
     held.release().await;
     applied
@@ -182,20 +188,16 @@ async fn prepared(tools: &Tools, plan: &Plan) -> Result<Place, Outcome> {
 }
 
 async fn under_claim(tools: &Tools, plan: &Plan, place: &Place, held: &Held) -> Applied {
-    // What was decided before the claim may have moved before it was ours.
-    match tools.estate.lake.latest_version(&plan.look.uri).await {
-        Ok(head) if head == plan.look.version() => {}
-        Ok(_) => return Applied::Moved("the table moved before it was claimed".into(), 0),
-        Err(e) => return ended(plan, Outcome::failed(e.kind(), e.to_string())),
-    }
     let Some(dataset) = plan.look.dataset.clone() else {
         return ended(plan, Outcome::failed(Kind::Open, "the table could not be opened"));
     };
     let work = Work { uuid: Uuid::new_v4(), memory: plan.estimate.bounded, on_progress: tools.on_progress.clone() };
-    if let Err(e) = opened(tools, plan, work.uuid).await {
+    // Before anything is written: the audit, and which directory it will be.
+    let (recorded, ()) =
+        tokio::join!(opened(tools, plan, work.uuid), (tools.writes)(format!("_indices/{}", work.uuid)));
+    if let Err(e) = recorded {
         return ended(plan, Outcome::failed(Kind::Transient, e.to_string()));
     }
-    (tools.writes)(format!("_indices/{}", work.uuid)).await;
     let started = Instant::now();
     let (applied, commits, stranded) = Box::pin(built(tools, plan, place, held, &dataset, &work, started)).await;
     closed(tools, plan, work.uuid, &applied, commits, stranded).await;
@@ -246,7 +248,7 @@ async fn built(
     let untrained = built.is_untrained();
     let stamper = Stamper { estate: tools.estate.registry.id(), run: tools.run };
     let lake = &tools.estate.lake;
-    match build::land(lake, place, dataset, built, &plan.definition, &stamper, &tools.request).await {
+    match build::land(lake, place, &plan.look, built, &plan.definition, &stamper, &tools.request).await {
         Ok(landed) => {
             // Parts that were merged into what was committed.
             build::discard(place, &surplus).await;
@@ -300,11 +302,12 @@ async fn cut_short(plan: &Plan, place: &Place, work: &Work, outcome: Outcome) ->
 
 /// The registry and the claim, before the commit.
 async fn may_commit(tools: &Tools, plan: &Plan, held: &Held) -> Result<(), Outcome> {
-    let fresh = tools.estate.registry.recheck(&plan.snapshot, &plan.look.uri).await;
+    let registry = &tools.estate.registry;
+    let (fresh, job) = tokio::join!(registry.recheck(&plan.snapshot, &plan.look.uri), registry.job(&tools.job));
     let fresh = fresh.map_err(|e| Outcome::failed(Kind::Transient, e.to_string()))?;
     plan::forbidden(&tools.estate.govern(&fresh, &plan.look)).map_err(|r| Outcome::of(End::Refused(r)))?;
     // Asked anew: the watch over it looks every few seconds only.
-    if tools.estate.registry.job(&tools.job).await.is_ok_and(|job| job.cancel) {
+    if job.is_ok_and(|job| job.cancel) {
         return Err(Outcome::of(End::Stopped(true)));
     }
     if held.still_ours().await {
@@ -390,11 +393,6 @@ async fn opened(tools: &Tools, plan: &Plan, attempt: Uuid) -> squire_registry::R
         live: plan.snapshot.live_counts(),
         outcome: None,
     };
-    match estate.registry.run_open(record).await {
-        // An earlier attempt of the same job opened it.
-        Err(squire_registry::Error::Exists { .. }) => {}
-        other => other?,
-    }
     let entry = DatasetEntry {
         run: tools.run,
         attempt,
@@ -413,7 +411,14 @@ async fn opened(tools: &Tools, plan: &Plan, attempt: Uuid) -> squire_registry::R
         },
         result: None,
     };
-    tools.estate.registry.run_dataset_opened(tools.run, entry).await
+    let (run, dataset) =
+        tokio::join!(estate.registry.run_open(record), estate.registry.run_dataset_opened(tools.run, entry));
+    match run {
+        // An earlier attempt of the same job opened it.
+        Err(squire_registry::Error::Exists { .. }) => {}
+        other => other?,
+    }
+    dataset
 }
 
 async fn closed(tools: &Tools, plan: &Plan, attempt: Uuid, applied: &Applied, commits: Vec<Commit>, stranded: u64) {
@@ -438,9 +443,9 @@ async fn closed(tools: &Tools, plan: &Plan, attempt: Uuid, applied: &Applied, co
         error,
         ..DatasetResult::default()
     };
-    for done in
-        [registry.run_dataset_closed(tools.run, &uri, attempt, result).await, registry.run_close(tools.run, run).await]
-    {
+    let (dataset, run) =
+        tokio::join!(registry.run_dataset_closed(tools.run, &uri, attempt, result), registry.run_close(tools.run, run));
+    for done in [dataset, run] {
         if let Err(e) = done {
             tracing::warn!(error = %e, "the audit record of a build could not be closed");
         }

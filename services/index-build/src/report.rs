@@ -152,7 +152,7 @@ impl Outcome {
         }
         match &self.check {
             Some(IndexCheck { recall: Some((_, recall)), .. }) => out.push_str(&format!("; recall@10 {recall:.3}")),
-            Some(IndexCheck { exact: Some(true), .. }) => out.push_str("; sampled look-ups equal a scan"),
+            Some(IndexCheck { exact: Some(true), .. }) => out.push_str("; every sampled row is found"),
             _ => {}
         }
         if self.index.as_ref().is_some_and(|i| i.unindexed_rows > 0) {

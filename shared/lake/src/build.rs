@@ -25,7 +25,7 @@ pub use estimate::{Estimate, estimate};
 pub use execute::{Built, execute, leftovers};
 pub use kinds::IndexKind;
 pub use land::{Landed, discard, land, landed_before, outputs_of, surplus};
-pub use resolve::{Standing, legacy_clients, resolve, rows_to_train, standing};
+pub use resolve::{Standing, legacy_clients, paths, resolve, rows_to_train, standing};
 
 /// What is asked for. Nothing in it has been looked at.
 #[derive(Debug, Clone, PartialEq)]

@@ -397,14 +397,50 @@ impl Sample {
     /// Lance's.
     pub async fn claim_coverage_of_unindexed_rows(&mut self, rows: usize, start: i64) -> Result<&mut Self> {
         self.write(rows, start).await?;
+        self.claim_coverage().await
+    }
+
+    /// Lets every index claim to cover every row that is there.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn claim_coverage(&mut self) -> Result<&mut Self> {
+        let everything: roaring::RoaringBitmap = self.opened()?.fragment_bitmap().as_ref().clone();
+        self.lie(|i| i.fragment_bitmap = Some(everything.clone())).await
+    }
+
+    /// Lets every index say that it is over this column, whose values it does not have.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn claim_column(&mut self, column: &str) -> Result<&mut Self> {
+        let uri = self.uri.clone();
+        let field = self.opened()?.schema().field(column).map(|f| f.id);
+        let field = field.ok_or_else(|| Error::new(Kind::Bug, format!("naming column {column}"), uri))?;
+        self.lie(|i| i.fields = vec![field]).await
+    }
+
+    /// Drops every index.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn drop_indices(&mut self) -> Result<&mut Self> {
+        let uri = self.uri.clone();
+        let dataset = self.opened()?;
+        let indices = dataset.load_indices().await.map_err(failed(&uri))?;
+        for index in indices.iter() {
+            dataset.drop_index(&index.name).await.map_err(failed(&uri))?;
+        }
+        Ok(self)
+    }
+
+    /// Commits other metadata of every index, over the files that are there.
+    async fn lie(&mut self, change: impl Fn(&mut lance_table::format::IndexMetadata)) -> Result<&mut Self> {
         let uri = self.uri.clone();
         let dataset = Arc::new(self.opened()?.clone());
         let removed = dataset.load_indices().await.map_err(failed(&uri))?.to_vec();
-        let everything: roaring::RoaringBitmap = dataset.fragment_bitmap().as_ref().clone();
-        let lying = removed
-            .iter()
-            .map(|i| lance_table::format::IndexMetadata { fragment_bitmap: Some(everything.clone()), ..i.clone() })
-            .collect();
+        let mut lying = removed.clone();
+        lying.iter_mut().for_each(change);
         let operation =
             lance::dataset::transaction::Operation::CreateIndex { new_indices: lying, removed_indices: removed };
         let transaction = lance::dataset::transaction::TransactionBuilder::new(dataset.version_id(), operation).build();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use squire_lake::build::segments::{self, Head, Segment, Shared};
 use squire_lake::build::{self, Built, Progress, Work};
 use squire_lake::commit::Handle;
@@ -23,8 +24,9 @@ use super::Tools;
 use crate::estate::Estate;
 use crate::plan::Plan;
 
-/// How often the owner looks for results.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often the owner looks for results, by the time that it has waited: small builds are not held up, and a long wait costs few
+/// requests.
+const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How often it asks again for segments that nobody has delivered; one that is queued or in work is not queued twice.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// Without any result for so long the build is given up, and its message tried again.
@@ -118,7 +120,7 @@ async fn planned(tools: &Tools, plan: &Plan, dataset: &Arc<Handle>, work: &Work,
 async fn gather(tools: &Tools, uri: &str, shared: &Shared, sharing: &Sharing) -> Result<Vec<Segment>> {
     let name = attempt(shared.head.read_version);
     let parts = shared.head.segments.len();
-    let (mut asked, mut last) = (None::<Instant>, Instant::now());
+    let (mut asked, mut last, began) = (None::<Instant>, Instant::now(), Instant::now());
     let mut seen = usize::MAX;
     loop {
         let listed = tools.estate.registry.work_list(tools.run, uri).await;
@@ -142,13 +144,14 @@ async fn gather(tools: &Tools, uri: &str, shared: &Shared, sharing: &Sharing) ->
         }
         if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
             asked = Some(Instant::now());
-            for n in (0..parts as u32).filter(|n| !there.contains_key(n)) {
+            let ask = async |n| {
                 let request = SegmentRequested { run: tools.run, uri: uri.to_string(), segment: n };
                 let published = sharing.bus.request_segment(&request).await;
-                published.map_err(|e| Error::new(Kind::Transient, "asking for a segment", uri).because(e))?;
-            }
+                published.map_err(|e| Error::new(Kind::Transient, "asking for a segment", uri).because(e))
+            };
+            try_join_all((0..parts as u32).filter(|n| !there.contains_key(n)).map(ask)).await?;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep((began.elapsed() / 10).clamp(LOOK.0, LOOK.1)).await;
     }
 }
 
@@ -158,14 +161,13 @@ fn done<'a>(listed: &'a [WorkObject], name: &str) -> BTreeMap<u32, &'a WorkObjec
 }
 
 async fn read(tools: &Tools, uri: &str, name: &str, parts: usize) -> Result<Vec<Segment>> {
-    let mut out = Vec::with_capacity(parts);
-    for n in 0..u32::try_from(parts).unwrap_or(u32::MAX) {
+    let one = async |n| {
         let bytes = tools.estate.registry.work_get(tools.run, uri, WorkPart::Slice(n), name).await;
         let bytes = bytes.map_err(registry("reading a segment", uri))?;
         let bytes = bytes.ok_or_else(|| Error::new(Kind::Transient, format!("reading segment {n}"), uri))?;
-        out.push(Segment::from_bytes(&bytes)?);
-    }
-    Ok(out)
+        Segment::from_bytes(&bytes)
+    };
+    try_join_all((0..u32::try_from(parts).unwrap_or(u32::MAX)).map(one)).await
 }
 
 /// Builds one segment that a message asks for. `false`: it is for another build, and is handed back.
@@ -175,14 +177,15 @@ async fn read(tools: &Tools, uri: &str, name: &str, parts: usize) -> Result<Vec<
 pub async fn segment(estate: &Estate, asked: &SegmentRequested, admission: &Admission) -> Result<bool> {
     let (uri, run, n) = (asked.uri.as_str(), asked.run, asked.segment);
     let reg = &estate.registry;
-    let snapshot = reg.snapshot().await.map_err(registry("reading the registry", uri))?;
+    let (snapshot, listed) = tokio::join!(reg.snapshot(), reg.work_list(run, uri));
+    let snapshot = snapshot.map_err(registry("reading the registry", uri))?;
     estate.lake.backed_by(&snapshot);
     // Names only: what the registry does not know is no work.
     if snapshot.table_at(uri).is_none() {
         tracing::warn!(uri, "the message names a table that is not registered; nothing is done");
         return Ok(true);
     }
-    let listed = reg.work_list(run, uri).await.map_err(registry("looking for a shared build", uri))?;
+    let listed = listed.map_err(registry("looking for a shared build", uri))?;
     let newest = listed.iter().filter(|o| o.part == WorkPart::Plan).max_by_key(|o| o.modified);
     let Some(newest) = newest else { return Ok(true) };
     if done(&listed, &newest.attempt).contains_key(&n) {
@@ -195,10 +198,12 @@ pub async fn segment(estate: &Estate, asked: &SegmentRequested, admission: &Admi
     if shared.head.lance != LANCE_VERSION {
         return Ok(false);
     }
-    if over(estate, &shared.head.job).await {
+    let opening = estate.lake.open_version(uri, shared.head.read_version);
+    let (over_already, dataset) = tokio::join!(over(estate, &shared.head.job), opening);
+    if over_already {
         return Ok(true);
     }
-    let dataset = Arc::new(estate.lake.open_version(uri, shared.head.read_version).await?);
+    let dataset = Arc::new(dataset?);
     let room = admission.admit(shared.head.memory).await;
     let work = Work { uuid: Uuid::new_v4(), memory: shared.head.bounded, on_progress: Arc::new(|_| {}) };
     let built = segments::build(&estate.lake, &dataset, &shared, n as usize, &work).await?;

@@ -12,7 +12,7 @@ use crate::commit::{self, Outputs};
 use crate::handle::Place;
 use crate::look::Look;
 use crate::stamp::{Stamper, keys};
-use crate::{Error, Lake, Result, manifest};
+use crate::{Error, Lake};
 
 /// The stamp's step.
 pub(crate) const STEP: &str = "build";
@@ -48,15 +48,15 @@ pub async fn discard(place: &Place, written: &[Uuid]) -> u64 {
     commit::remove(place, &Outputs { files: BTreeSet::new(), directories, bytes: 0 }).await
 }
 
-/// Commits a build in one stamped `CreateIndex`, in place of whatever has its name at the version that was read. `request` is
-/// the asker's id, which goes into the commit.
+/// Commits a build in one stamped `CreateIndex`, in place of whatever has its name at the version that was read, which `look` is
+/// of. `request` is the asker's id, which goes into the commit.
 ///
 /// # Errors
 /// As [`commit::commit`]; second value: bytes left on disk because the loss is not proven.
 pub async fn land(
     lake: &Lake,
     place: &Place,
-    dataset: &Arc<Dataset>,
+    look: &Look,
     built: Built,
     definition: &Definition,
     stamper: &Stamper,
@@ -64,7 +64,11 @@ pub async fn land(
 ) -> std::result::Result<Landed, (Error, u64)> {
     let (outputs, read_version) = (outputs_of(&built), built.read_version);
     let work = async {
-        let removed_indices = standing(place, dataset, &definition.name).await?;
+        let opened = || Error::new(crate::Kind::Bug, "committing an index", &look.uri);
+        let dataset = look.dataset.as_ref().filter(|d| d.version_id() == read_version).ok_or_else(opened)?;
+        // Also those that this build would filter out.
+        let standing = look.head.indices.iter().filter(|i| i.name == definition.name);
+        let removed_indices = standing.cloned().collect();
         let operation = Operation::CreateIndex { new_indices: built.segments, removed_indices };
         let mut properties = stamper.properties(STEP, 0);
         properties.insert(keys::REQUEST.into(), request.to_string());
@@ -77,13 +81,6 @@ pub async fn land(
             Err((error, stranded))
         }
     }
-}
-
-/// The segments of a name at the version that was read, also those that this build would filter out.
-async fn standing(place: &Place, dataset: &Dataset, name: &str) -> Result<Vec<lance_table::format::IndexMetadata>> {
-    let path = dataset.manifest_location().path.clone();
-    let facts = manifest::read(place.objects().as_ref(), &place.uri, &path).await?;
-    Ok(facts.indices.into_iter().filter(|i| i.name == name).collect())
 }
 
 /// The version that a run's build committed earlier, by its stamp; `None` when none did, or its version is gone.

@@ -30,8 +30,7 @@ pub fn resolve(look: &Look, spec: &Spec) -> Result<Definition, Refusal> {
     };
     let schema = &look.head.manifest.schema;
     let Some(path) = schema.resolve_case_insensitive(asked) else {
-        let mut columns: Vec<String> = schema.field_paths();
-        columns.truncate(40);
+        let columns: Vec<String> = paths(schema).into_iter().take(40).collect();
         let shown: String = asked.chars().take(80).collect();
         return Err(Refusal::new(Reason::NoSuchColumn, format!("there is no column {shown:?}"), columns.join(", ")));
     };
@@ -69,6 +68,11 @@ pub fn resolve(look: &Look, spec: &Spec) -> Result<Definition, Refusal> {
         ));
     }
     Ok(definition)
+}
+
+/// Every column by its path, as a request may name it.
+pub fn paths(schema: &lance_core::datatypes::Schema) -> Vec<String> {
+    schema.fields_pre_order().filter_map(|f| schema.field_path(f.id).ok()).collect()
 }
 
 fn json_target(params: &Map<String, Value>) -> String {

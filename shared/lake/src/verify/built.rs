@@ -8,7 +8,9 @@ use lance::Dataset;
 use lance_linalg::distance::DistanceType;
 use serde_json::{Map, Value};
 
-use super::indices::{candidates, exact, found_rows, recall, sample_rows, scope};
+use super::asked::asked;
+use super::indices::{candidates, recall, sample, scope};
+use super::words::words;
 use super::{IndexCheck, LOOKUPS, mismatch};
 use crate::index::IndexInfo;
 use crate::{Lake, Result, contain};
@@ -39,9 +41,9 @@ pub async fn built(
             return vector(&uri, dataset, info, params).await;
         }
         if info.is_full_text() {
-            return full_text(&uri, dataset, info, params).await;
+            return words(&uri, dataset, info).await;
         }
-        exact(&uri, dataset, dataset, info).await
+        asked(&uri, dataset, info).await
     };
     contain::contained(lake, "asking the new index", &uri, work).await
 }
@@ -57,7 +59,7 @@ async fn vector(
         // Brute force over more than the cap would cost more than the build.
         return Ok(None);
     }
-    let Some((_, values)) = sample_rows(dataset, column, LOOKUPS).await? else { return Ok(None) };
+    let Some(values) = sample(dataset, column, LOOKUPS).await? else { return Ok(None) };
     let Some(list) = values.as_fixed_size_list_opt() else { return Ok(None) };
     let queries: Vec<ArrayRef> =
         (0..list.len()).filter(|i| !list.is_null(*i)).map(|i| list.value(i)).take(LOOKUPS).collect();
@@ -89,58 +91,4 @@ async fn vector(
     }
     let name = info.name.clone();
     Ok(Some(IndexCheck { name, exact: None, recall: Some((1.0, found)), seconds: (0.0, seconds) }))
-}
-
-/// Every sampled row is found by a word of its own text.
-async fn full_text(
-    uri: &str,
-    dataset: &Arc<Dataset>,
-    info: &IndexInfo,
-    params: &Map<String, Value>,
-) -> Result<Option<IndexCheck>> {
-    let Some(column) = info.columns.first() else { return Ok(None) };
-    let Some((rows, values)) = sample_rows(dataset, column, LOOKUPS).await? else { return Ok(None) };
-    if !matches!(values.data_type(), arrow_schema::DataType::Utf8 | arrow_schema::DataType::LargeUtf8) {
-        return Ok(None);
-    }
-    let (mut asked, mut seconds) = (0, 0.0);
-    for (i, row) in rows.iter().enumerate().take(LOOKUPS) {
-        if values.is_null(i) {
-            continue;
-        }
-        let Ok(text) = arrow_cast::display::array_value_to_string(values.as_ref(), i) else { continue };
-        let Some(word) = word(&text, params) else { continue };
-        let (found, took) = found_rows(dataset, column, &word).await?;
-        // Nothing at all: a stop word, or one that is too long for the index.
-        if found.is_empty() && params.get("remove_stop_words").and_then(Value::as_bool) != Some(false) {
-            continue;
-        }
-        if !found.contains(row) {
-            let what =
-                format!("full-text index {} finds {} rows for a word and not the row with it", info.name, found.len());
-            return Err(mismatch(uri, what));
-        }
-        asked += 1;
-        seconds += took;
-    }
-    if asked == 0 {
-        return Ok(None);
-    }
-    let seconds = (0.0, seconds / f64::from(asked));
-    Ok(Some(IndexCheck { name: info.name.clone(), exact: Some(true), recall: None, seconds }))
-}
-
-/// A word that the index's tokenizer leaves in one piece; `None` where that cannot be told.
-fn word(text: &str, params: &Map<String, Value>) -> Option<String> {
-    let tokenizer = params.get("base_tokenizer").and_then(Value::as_str).unwrap_or("simple");
-    let longest = params.get("max_token_length").and_then(Value::as_u64).unwrap_or(40);
-    let fits = |w: &&str| w.chars().count() >= 4 && w.len() as u64 <= longest && w.chars().all(char::is_alphanumeric);
-    match tokenizer {
-        "simple" | "icu" | "icu/split" => {
-            text.split(|c: char| !c.is_alphanumeric()).filter(fits).max_by_key(|w| w.len())
-        }
-        "whitespace" => text.split_whitespace().filter(fits).max_by_key(|w| w.len()),
-        _ => None,
-    }
-    .map(String::from)
 }

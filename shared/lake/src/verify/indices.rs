@@ -8,14 +8,14 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use futures::TryStreamExt;
 use lance::Dataset;
-use lance::dataset::{ProjectionRequest, ROW_ID};
-use lance_core::ROW_ADDR;
+use lance::dataset::ROW_ID;
 use lance_index::scalar::FullTextSearchQuery;
 use lance_linalg::distance::DistanceType;
 use lance_table::format::Fragment;
 
+use super::sampled::{column_of, quoted};
 use super::{
-    IndexCheck, LOOKUPS, RECALL_TOLERANCE, SCAN_BYTES, lance_error, live_addresses, mismatch, offsets, row_bytes, runs,
+    IndexCheck, LOOKUPS, RECALL_TOLERANCE, SCAN_BYTES, addresses, lance_error, mismatch, offsets, row_bytes, runs,
 };
 use crate::index::IndexInfo;
 use crate::{Error, Kind, Result};
@@ -43,72 +43,14 @@ pub(super) fn scope(dataset: &Dataset, info: &IndexInfo) -> Option<Vec<Fragment>
 }
 
 /// Sampled values of a column.
-async fn sample(dataset: &Arc<Dataset>, column: &str, n: usize) -> Result<Option<ArrayRef>> {
-    Ok(sample_rows(dataset, column, n).await?.map(|(_, values)| values))
-}
-
-/// Sampled values of a column with their rows' addresses; a nested column's own values.
-pub(super) async fn sample_rows(
-    dataset: &Arc<Dataset>,
-    column: &str,
-    n: usize,
-) -> Result<Option<(Vec<u64>, ArrayRef)>> {
-    let uri = dataset.uri();
+pub(super) async fn sample(dataset: &Arc<Dataset>, column: &str, n: usize) -> Result<Option<ArrayRef>> {
     let ids: Vec<u64> = dataset.fragments().iter().map(|f| f.id).collect();
     let rows: u64 = runs(dataset, &ids).iter().map(|(f, _)| f.num_rows().unwrap_or(0) as u64).sum();
     if rows == 0 {
         return Ok(None);
     }
-    let mut addrs = Vec::new();
-    let wanted = offsets(rows, n * 2);
-    for (fragment, start) in runs(dataset, &ids) {
-        let len = fragment.num_rows().unwrap_or(0) as u64;
-        let here: Vec<u64> = wanted.iter().filter(|w| **w >= start && **w < start + len).map(|w| w - start).collect();
-        if !here.is_empty() {
-            addrs.extend(live_addresses(dataset, &fragment, &here).await?);
-        }
-    }
-    let request = ProjectionRequest::from_columns([column], dataset.schema());
-    let plan = request.into_projection_plan(dataset.clone()).map_err(lance_error(uri))?;
-    let batch = lance::dataset::TakeBuilder::try_new_from_addresses(dataset.clone(), addrs.clone(), Arc::new(plan))
-        .map_err(lance_error(uri))?
-        .execute()
-        .await
-        .map_err(lance_error(uri))?;
-    if batch.num_columns() == 0 {
-        return Ok(None);
-    }
-    let mut values = batch.column(0).clone();
-    for field in dataset.schema().resolve(column).unwrap_or_default().iter().skip(1) {
-        match values.as_struct_opt().and_then(|s| s.column_by_name(&field.name)) {
-            Some(inner) => values = inner.clone(),
-            // Below a list: there is no single value per row.
-            None => return Ok(None),
-        }
-    }
-    Ok(Some((addrs, values)))
-}
-
-/// A column's path as the filter language takes it, every name in quotes.
-fn quoted(dataset: &Dataset, column: &str) -> String {
-    let names = |fields: Vec<&lance_core::datatypes::Field>| {
-        fields.iter().map(|f| format!("`{}`", f.name.replace('`', "``"))).collect::<Vec<_>>().join(".")
-    };
-    dataset.schema().resolve(column).map_or_else(|| format!("`{column}`"), names)
-}
-
-/// The addresses of the rows that a full-text search finds.
-pub(super) async fn found_rows(dataset: &Arc<Dataset>, column: &str, term: &str) -> Result<(Vec<u64>, f64)> {
-    let uri = dataset.uri();
-    let start = Instant::now();
-    let query = FullTextSearchQuery::new(term.to_string()).with_column(column.to_string()).map_err(lance_error(uri))?;
-    let mut scan = dataset.scan();
-    scan.full_text_search(query).map_err(lance_error(uri))?;
-    scan.empty_project().map_err(lance_error(uri))?;
-    scan.disable_scoring_autoprojection();
-    scan.with_row_address();
-    let rows = collected(dataset, scan, ROW_ADDR).await?;
-    Ok((rows, start.elapsed().as_secs_f64()))
+    let addrs = addresses(dataset, &ids, &offsets(rows, n * 2)).await?;
+    column_of(dataset, column, &addrs).await
 }
 
 /// A literal of the filter language for an array's element, for the types whose look-up is an equality.
@@ -147,18 +89,14 @@ async fn lookup(
     Ok((row_ids(dataset, scan).await?, start.elapsed().as_secs_f64()))
 }
 
-async fn row_ids(dataset: &Dataset, scan: lance::dataset::scanner::Scanner) -> Result<Vec<u64>> {
-    collected(dataset, scan, ROW_ID).await
-}
-
-async fn collected(dataset: &Dataset, mut scan: lance::dataset::scanner::Scanner, name: &str) -> Result<Vec<u64>> {
+async fn row_ids(dataset: &Dataset, mut scan: lance::dataset::scanner::Scanner) -> Result<Vec<u64>> {
     let uri = dataset.uri();
     in_little_memory(&mut scan);
     let stream = scan.try_into_stream().await.map_err(lance_error(uri))?;
     let batches: Vec<RecordBatch> = stream.try_collect().await.map_err(lance_error(uri))?;
     let mut ids: Vec<u64> = batches
         .iter()
-        .filter_map(|b| b.column_by_name(name))
+        .filter_map(|b| b.column_by_name(ROW_ID))
         .flat_map(|c| c.as_primitive::<arrow_array::types::UInt64Type>().values().to_vec())
         .collect();
     ids.sort_unstable();

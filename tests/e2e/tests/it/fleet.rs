@@ -338,6 +338,14 @@ impl Fleet {
         self.bucket.write(&format!("{}/lake", self.prefix), &all);
     }
 
+    /// Registers `table/a/<name>`, in a warehouse of the whole root.
+    pub(crate) fn register(&self, name: &str) {
+        self.registry_command(&["project", "create", "p"]);
+        self.registry_command(&["warehouse", "create", "w", "--project", "p", "--root", &self.root()]);
+        self.registry_command(&["namespace", "create", "namespace/a", "--warehouse", "w"]);
+        self.registry_command(&["table", "create", &format!("table/a/{name}"), "--location", name]);
+    }
+
     /// A dataset in `appends` fragments.
     pub(crate) fn plain(&self, name: &str, appends: usize) {
         self.pylance("write", name, json!({ "appends": appends }));

@@ -3,6 +3,7 @@
 
 // The longest; tests start in the order of their names.
 mod an_estate;
+mod beside_a_build;
 mod bus;
 mod clock;
 mod cluster;

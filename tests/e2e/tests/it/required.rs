@@ -10,11 +10,7 @@ fn a_required_index_that_an_overwrite_dropped_is_asked_for_and_built_again() {
         return;
     };
     fleet.plain("orders", 1);
-    let root = fleet.root();
-    fleet.registry_command(&["project", "create", "p"]);
-    fleet.registry_command(&["warehouse", "create", "w", "--project", "p", "--root", &root]);
-    fleet.registry_command(&["namespace", "create", "namespace/a", "--warehouse", "w"]);
-    fleet.registry_command(&["table", "create", "table/a/orders", "--location", "orders"]);
+    fleet.register("orders");
     let required = "policy.required_indices=[{columns=[\"id\"],type=\"BTREE\",build=true}]";
     let replica = fleet.replica(&[required]);
     let _builder = fleet.index_builder();

@@ -1,0 +1,158 @@
+//! What a new index is asked before success is said: every sampled row is found by its own value.
+
+use squire_lake::build::{self, IndexKind, Spec, Work};
+use squire_lake::index::IndexInfo;
+use squire_lake::sample::{Columns, Sample};
+use squire_lake::stamp::Stamper;
+use squire_lake::verify::{self, IndexCheck};
+use squire_lake::{Kind, Lake};
+
+use crate::common::{Here, lake, python, script};
+
+/// A table that one of the script's verbs wrote, at `t.lance`.
+async fn table(test: &str, verb: &[&str]) -> Option<(Here, String)> {
+    let python = python(test)?;
+    let here = Here::new().await;
+    script(&python, &[&[verb[0], here.table_path().to_str().unwrap()], &verb[1..]].concat());
+    here.register("t").await;
+    Some((here, python))
+}
+
+/// Builds an index within this process and asks it.
+async fn build(
+    here: &Here,
+    lake: &Lake,
+    column: &str,
+    kind: &str,
+    params: &str,
+) -> squire_lake::Result<Option<IndexCheck>> {
+    let look = here.look().await;
+    let spec = Spec {
+        columns: vec![column.into()],
+        kind: IndexKind::parse(kind).unwrap(),
+        name: Some(format!("{column}_{kind}")),
+        params: serde_json::from_str(params).unwrap(),
+        replace: false,
+    };
+    let definition = match build::resolve(&look, &spec) {
+        Ok(definition) => definition,
+        Err(refusal) => {
+            assert_eq!(refusal.reason, build::Reason::WrongType, "{column} {kind}: {refusal}");
+            return Ok(None);
+        }
+    };
+    let work = Work { uuid: uuid::Uuid::new_v4(), memory: 256 << 20, on_progress: std::sync::Arc::new(|_| {}) };
+    let (place, dataset) = (lake.place(&here.uri()).await.unwrap(), look.dataset.clone().unwrap());
+    let built = build::execute(lake, &dataset, &definition, &work).await?;
+    let stamper = Stamper { estate: here.registry.id(), run: uuid::Uuid::now_v7() };
+    build::land(lake, &place, &look, built, &definition, &stamper, "r").await.map_err(|(e, _)| e)?;
+    asked(here, lake, &definition.name).await
+}
+
+async fn asked(here: &Here, lake: &Lake, name: &str) -> squire_lake::Result<Option<IndexCheck>> {
+    let look = here.look().await;
+    let info: &IndexInfo = look.indices.iter().find(|i| i.name == name).unwrap();
+    verify::built(lake, &look.dataset.clone().unwrap(), info, &serde_json::Map::new()).await
+}
+
+const WORDS: &str = r#"{"base_tokenizer": "whitespace", "stem": true}"#;
+/// An index of every type that is asked for rows: its column, type and parameters.
+const EVERY: [(&str, &str, &str); 14] = [
+    ("id", "BTREE", "{}"),
+    ("price", "BTREE", "{}"),
+    ("price", "BITMAP", "{}"),
+    ("price", "ZONEMAP", r#"{"rows_per_zone": 50}"#),
+    ("price", "BLOOMFILTER", r#"{"probability": 0.001}"#),
+    ("kind", "BITMAP", "{}"),
+    ("labels", "LABEL_LIST", "{}"),
+    ("nested.a", "BTREE", "{}"),
+    ("body", "NGRAM", "{}"),
+    ("body", "INVERTED", WORDS),
+    ("labels", "INVERTED", WORDS),
+    ("doc", "INVERTED", r#"{"lance_tokenizer": "json"}"#),
+    ("doc", "JSON", r#"{"path": "kind"}"#),
+    ("point", "RTREE", "{}"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_lacks_rows_that_it_claims_is_refused() {
+    let test = "an_index_that_lacks_rows_that_it_claims_is_refused";
+    let Some((here, python)) = table(test, &["write", "1200", "3"]).await else { return };
+    let lake = lake();
+    for (column, kind, params) in EVERY {
+        let check = build(&here, &lake, column, kind, params).await.unwrap_or_else(|e| panic!("{column} {kind}: {e}"));
+        assert_eq!(check.and_then(|c| c.exact), Some(true), "{column} {kind} was asked");
+    }
+    let path = here.table_path();
+    script(&python, &["append", path.to_str().unwrap(), "60", "1200"]);
+    for (column, kind, _) in EVERY {
+        let check = asked(&here, &lake, &format!("{column}_{kind}")).await;
+        let check = check.unwrap_or_else(|e| panic!("{column} {kind}: rows that it does not claim: {e}"));
+        assert_eq!(check.and_then(|c| c.exact), Some(true), "{column} {kind}");
+    }
+    let mut sample = Sample::open(&lake, &here.uri(), Columns::default()).await.unwrap();
+    sample.claim_coverage().await.unwrap();
+    let mut passed = Vec::new();
+    for (column, kind, _) in EVERY {
+        match asked(&here, &lake, &format!("{column}_{kind}")).await {
+            Err(e) if e.kind() == Kind::Verify => assert!(e.to_string().contains("does not find"), "{e}"),
+            other => passed.push(format!("{column} {kind}: {other:?}")),
+        }
+    }
+    assert!(passed.is_empty(), "{passed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_of_another_columns_values_is_refused() {
+    let test = "an_index_of_another_columns_values_is_refused";
+    for kind in ["BTREE", "BITMAP", "JSON"] {
+        let Some((here, _)) = table(test, &["pair"]).await else { return };
+        let (lake, json) = (lake(), kind == "JSON");
+        let (from, to) = if json { ("doc", "other_doc") } else { ("value", "other") };
+        let params = if json { r#"{"path": "v", "target_index_type": "bitmap"}"# } else { "{}" };
+        build(&here, &lake, from, kind, params).await.unwrap();
+        let name = format!("{from}_{kind}");
+        let mut sample = Sample::open(&lake, &here.uri(), Columns::default()).await.unwrap();
+        sample.claim_column(to).await.unwrap();
+        // Every sampled row is found; one that is not sampled is found, too, and has another value.
+        let wrong = asked(&here, &lake, &name).await.unwrap_err();
+        assert!(wrong.kind() == Kind::Verify && wrong.to_string().contains("finds a row with"), "{kind}: {wrong}");
+    }
+}
+
+#[rstest::rstest]
+#[case::addresses(&["odd"])]
+#[case::stable(&["odd", "stable"])]
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_values_are_no_wrong_answers(#[case] verb: &[&str]) {
+    let Some((here, _)) = table("odd_values_are_no_wrong_answers", verb).await else { return };
+    let lake = lake();
+    let columns = build::paths(&here.look().await.head.manifest.schema);
+    assert!(columns.len() > 25, "{columns:?}");
+    let mut unasked = Vec::new();
+    let mut wrong = Vec::new();
+    let scalars = ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER", "LABEL_LIST", "NGRAM", "INVERTED", "RTREE"];
+    let mut builds: Vec<(String, &str, String)> = Vec::new();
+    for column in &columns {
+        builds.extend(scalars.map(|kind| (column.clone(), kind, "{}".to_owned())));
+    }
+    for path in ["kind", "n", "f", "ok", "none"] {
+        for target in ["btree", "bitmap", "zonemap", "bloomfilter"] {
+            let stable = verb.len() > 1 && target == "btree";
+            let params = format!(r#"{{"path": "{path}", "target_index_type": "{target}"}}"#);
+            builds.extend((!stable).then(|| ("doc".to_owned(), "JSON", params)));
+        }
+    }
+    let mut asked = 0;
+    for (column, kind, params) in &builds {
+        let mut sample = Sample::open(&lake, &here.uri(), Columns::default()).await.unwrap();
+        sample.drop_indices().await.unwrap();
+        match build(&here, &lake, column, kind, params).await {
+            Ok(Some(_)) => asked += 1,
+            Ok(None) => unasked.push(format!("{column} {kind} {params}")),
+            Err(e) => wrong.push(format!("{column} {kind} {params}: {e}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}\n{unasked:#?}");
+    assert!(asked > 60, "{asked}: {unasked:#?}");
+}
