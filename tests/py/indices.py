@@ -92,6 +92,7 @@ def odd(path, stable=False):
         "labels": over([["a", None], [], None, [None], ["a", "b", "a"], [""]], pa.list_(pa.string())),
         "numbers": over([[1.5, nan], [], None, [0.0, -0.0]], pa.list_(pa.float64())),
         "texts": over([["the harbour", "of"], [], None, [None, "ledger"], [""]], pa.list_(pa.string())),
+        "items": over([[{"note": "the harbour"}, {"note": None}], [], None, [None, {"note": "ledger"}]], pa.list_(pa.struct([("note", pa.string())]))),
         "doc": over(docs, pa.json_()),
         "outer": pa.StructArray.from_arrays([over([1, None, 3], pa.int64()), over(texts, pa.string())], names=["in.ner", "body"], mask=pa.array([i % 5 == 0 for i in range(n)])),
         "schön x": pa.array([i % 3 for i in range(n)], pa.int32()),

@@ -420,20 +420,6 @@ impl Sample {
         self.lie(|i| i.fields = vec![field]).await
     }
 
-    /// Drops every index.
-    ///
-    /// # Errors
-    /// Lance's.
-    pub async fn drop_indices(&mut self) -> Result<&mut Self> {
-        let uri = self.uri.clone();
-        let dataset = self.opened()?;
-        let indices = dataset.load_indices().await.map_err(failed(&uri))?;
-        for index in indices.iter() {
-            dataset.drop_index(&index.name).await.map_err(failed(&uri))?;
-        }
-        Ok(self)
-    }
-
     /// Commits other metadata of every index, over the files that are there.
     async fn lie(&mut self, change: impl Fn(&mut lance_table::format::IndexMetadata)) -> Result<&mut Self> {
         let uri = self.uri.clone();

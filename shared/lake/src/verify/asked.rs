@@ -52,24 +52,25 @@ enum Form {
     /// Boxes around geometries.
     Boxes(arrow_schema::Field),
     /// One path of JSON documents.
-    Json { path: String, target: Box<Form>, values: Option<DataType> },
+    Json { path: String, target: Box<Form>, values: DataType },
 }
 
 impl Form {
     /// `None`: an index of this type is not asked in this way.
-    async fn of(dataset: &Arc<Dataset>, info: &IndexInfo, column: &str) -> Result<Option<Self>> {
-        Ok(Some(match info.kind.as_str() {
-            "BTREE" | "BITMAP" | "ZONEMAP" => Self::Ordered,
-            "BLOOMFILTER" => Self::Hashed,
-            "LABEL_LIST" => Self::Labels,
-            "NGRAM" => Self::Text,
-            "RTREE" => match dataset.schema().resolve(column).and_then(|path| path.last().copied()) {
-                Some(field) => Self::Boxes(field.into()),
-                None => return Ok(None),
-            },
-            "JSON" => return json(dataset, info, column).await,
-            _ => return Ok(None),
-        }))
+    async fn of(dataset: &Arc<Dataset>, info: &IndexInfo, column: &str, rows: &Rows) -> Result<Option<Self>> {
+        let Some(path) = dataset.schema().resolve(column) else { return Ok(None) };
+        let Some(field) = path.last().map(|field| arrow_schema::Field::from(*field)) else { return Ok(None) };
+        // Documents are read as text, and an index of whole ones has them as they are stored.
+        let document = field.metadata().get("ARROW:extension:name").is_some_and(|name| name.ends_with("json"));
+        Ok(match info.kind.as_str() {
+            "BTREE" | "BITMAP" | "ZONEMAP" if !document => Some(Self::Ordered),
+            "BLOOMFILTER" if !document => Some(Self::Hashed),
+            "LABEL_LIST" => Some(Self::Labels),
+            "NGRAM" => Some(Self::Text),
+            "RTREE" => Some(Self::Boxes(field)),
+            "JSON" => json(dataset, info, column, rows).await?,
+            _ => None,
+        })
     }
 
     /// What is asked for a row's value; `None` where the index has nothing to say about it.
@@ -117,7 +118,7 @@ impl Form {
         let values = match self {
             Self::Json { path, values, .. } => {
                 let text = extracted(dataset, column, path, rows).await?;
-                return Ok(Some(decoded(&text, values.as_ref())));
+                return Ok(Some(decoded(&text, values)));
             }
             _ => column_of(dataset, column, &rows.addresses).await?,
         };
@@ -126,16 +127,8 @@ impl Form {
             Error::new(Kind::Bug, "reading a sampled value", dataset.uri())
                 .because(std::io::Error::other(e.to_string()))
         };
-        let value = |i| ScalarValue::try_from_array(values.as_ref(), i).map(plain).map_err(wrong);
+        let value = |i| ScalarValue::try_from_array(values.as_ref(), i).map_err(wrong);
         (0..values.len()).map(value).collect::<Result<Vec<_>>>().map(Some)
-    }
-}
-
-/// A value of a dictionary is the value that it stands for.
-fn plain(value: ScalarValue) -> ScalarValue {
-    match value {
-        ScalarValue::Dictionary(_, inner) => *inner,
-        other => other,
     }
 }
 
@@ -185,7 +178,7 @@ fn is_empty(value: &ScalarValue, field: &arrow_schema::Field) -> bool {
 }
 
 /// A JSON index says itself what it is made of.
-async fn json(dataset: &Arc<Dataset>, info: &IndexInfo, column: &str) -> Result<Option<Form>> {
+async fn json(dataset: &Arc<Dataset>, info: &IndexInfo, column: &str, rows: &Rows) -> Result<Option<Form>> {
     let uri = dataset.uri();
     let Some(segment) = info.segments.first() else { return Ok(None) };
     let opened = dataset.open_scalar_index(column, &segment.uuid, &NoOpMetricsCollector).await;
@@ -201,14 +194,39 @@ async fn json(dataset: &Arc<Dataset>, info: &IndexInfo, column: &str) -> Result<
         "bloomfilter" => Form::Hashed,
         _ => return Ok(None),
     };
-    Ok(Some(Form::Json { path: path.into(), target: Box::new(target), values: opened.training_data_type() }))
+    let values = match opened.training_data_type() {
+        Some(values) => values,
+        None => match type_of(&extracted(dataset, column, path, rows).await?) {
+            // Whole numbers may stand among fractions: the first value of all made the type.
+            DataType::Int64 => type_of(&[first(dataset, column, path).await?]),
+            other => other,
+        },
+    };
+    Ok(Some(Form::Json { path: path.into(), target: Box::new(target), values }))
+}
+
+/// How the filter language names the value at a path.
+fn expression(dataset: &Dataset, column: &str, path: &str) -> String {
+    format!("json_extract({}, '{}')", quoted(dataset, column), path.replace('\'', "''"))
+}
+
+/// The first value at a path that is something.
+async fn first(dataset: &Arc<Dataset>, column: &str, path: &str) -> Result<Option<String>> {
+    let (uri, value) = (dataset.uri(), expression(dataset, column, path));
+    let mut scan = dataset.scan();
+    scan.project_with_transform(&[("value", &value)]).map_err(lance_error(uri))?;
+    scan.filter(&format!("{value} != 'null'")).map_err(lance_error(uri))?;
+    scan.use_scalar_index(false).scan_in_order(true);
+    scan.limit(Some(1), None).map_err(lance_error(uri))?;
+    let batch = scan.try_into_batch().await.map_err(lance_error(uri))?;
+    let values = batch.columns().first().and_then(|c| c.as_string_opt::<i32>());
+    Ok(values.filter(|v| !v.is_empty()).map(|v| v.value(0).to_string()))
 }
 
 /// The values at a JSON path, as JSON.
 async fn extracted(dataset: &Arc<Dataset>, column: &str, path: &str, rows: &Rows) -> Result<Vec<Option<String>>> {
     let uri = dataset.uri();
-    let expression = format!("json_extract({}, '{}')", quoted(dataset, column), path.replace('\'', "''"));
-    let request = ProjectionRequest::from_sql([("value", expression)]);
+    let request = ProjectionRequest::from_sql([("value", expression(dataset, column, path))]);
     let batch = take(dataset, &rows.addresses, request).await?;
     let Some(values) = batch.columns().first().and_then(|c| c.as_string_opt::<i32>()) else {
         return Err(Error::new(Kind::Bug, "extracting values of JSON documents", uri));
@@ -216,20 +234,23 @@ async fn extracted(dataset: &Arc<Dataset>, column: &str, path: &str, rows: &Rows
     Ok(values.iter().map(|text| text.map(String::from)).collect())
 }
 
-/// What these pieces of JSON are as values of the index: of the type that it says, else of the one that all of them fit.
-fn decoded(pieces: &[Option<String>], values: Option<&DataType>) -> Vec<ScalarValue> {
-    let read = |text: &Option<String>| -> Value {
-        text.as_deref().and_then(|t| serde_json::from_str(t).ok()).unwrap_or_default()
-    };
+fn read(text: &Option<String>) -> Value {
+    text.as_deref().and_then(|t| serde_json::from_str(t).ok()).unwrap_or_default()
+}
+
+/// The type of an index over these pieces of JSON.
+fn type_of(pieces: &[Option<String>]) -> DataType {
     let told = |wanted: fn(&Value) -> bool| pieces.iter().map(read).any(|v| wanted(&v));
-    let guessed = match () {
-        () if told(Value::is_string) => DataType::Utf8,
+    match () {
         () if told(Value::is_f64) => DataType::Float64,
         () if told(Value::is_number) => DataType::Int64,
         () if told(Value::is_boolean) => DataType::Boolean,
         () => DataType::Utf8,
-    };
-    let to = values.unwrap_or(&guessed);
+    }
+}
+
+/// What these pieces of JSON are as values of an index of this type.
+fn decoded(pieces: &[Option<String>], to: &DataType) -> Vec<ScalarValue> {
     let value = |text: &Option<String>| {
         let json = read(text);
         match to {
@@ -259,8 +280,8 @@ struct Question {
 /// [`Kind::Verify`] with what differs; other kinds when it could not be asked.
 pub(super) async fn asked(uri: &str, dataset: &Arc<Dataset>, info: &IndexInfo) -> Result<Option<IndexCheck>> {
     let Some(column) = info.columns.first() else { return Ok(None) };
-    let Some(form) = Form::of(dataset, info, column).await? else { return Ok(None) };
     let rows = Rows::sampled(dataset, info).await?;
+    let Some(form) = Form::of(dataset, info, column, &rows).await? else { return Ok(None) };
     let Some(values) = form.values(dataset, column, &rows).await? else { return Ok(None) };
     let questions = questions(&form, &rows, values);
     if questions.is_empty() {
@@ -373,16 +394,19 @@ mod tests {
 
     #[test]
     fn json_is_read_as_what_the_index_holds() {
+        use ScalarValue as S;
         let some = |texts: &[&str]| texts.iter().map(|t| Some((*t).to_string())).collect::<Vec<_>>();
-        let floats = decoded(&some(&["1", "0.1", "null"]), None);
+        let types = |texts: &[&str]| type_of(&some(texts));
+        assert_eq!(types(&["1", "0.5", "null"]), DataType::Float64);
+        assert_eq!(types(&["null", "7"]), DataType::Int64);
         assert_eq!(
-            floats,
-            [ScalarValue::Float64(Some(1.0)), ScalarValue::Float64(Some(0.1)), ScalarValue::Float64(None)]
+            (types(&["true"]), types(&["\"1\""]), types(&[])),
+            (DataType::Boolean, DataType::Utf8, DataType::Utf8)
         );
-        assert_eq!(decoded(&some(&["1"]), Some(&DataType::Float64)), [ScalarValue::Float64(Some(1.0))]);
-        assert_eq!(decoded(&some(&["7"]), None), [ScalarValue::Int64(Some(7))]);
-        assert_eq!(decoded(&[None, Some("\"a\"".into())], None)[1], ScalarValue::Utf8(Some("a".into())));
-        assert_eq!(decoded(&some(&["true"]), None), [ScalarValue::Boolean(Some(true))]);
+        let floats = decoded(&some(&["1", "0.1", "null"]), &DataType::Float64);
+        assert_eq!(floats, [S::Float64(Some(1.0)), S::Float64(Some(0.1)), S::Float64(None)]);
+        assert_eq!(decoded(&[None, Some("\"a\"".into())], &DataType::Utf8), [S::Utf8(None), S::Utf8(Some("a".into()))]);
+        assert_eq!(decoded(&some(&["true"]), &DataType::Boolean), [S::Boolean(Some(true))]);
     }
 
     #[test]

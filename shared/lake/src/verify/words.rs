@@ -8,14 +8,15 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 use futures::{StreamExt, TryStreamExt};
 use lance::Dataset;
+use lance::dataset::ProjectionRequest;
 use lance::index::DatasetIndexInternalExt;
 use lance_index::metrics::NoOpMetricsCollector;
 use lance_index::prefilter::NoFilter;
-use lance_index::scalar::inverted::query::{FtsSearchParams, Operator, Tokens};
 use lance_index::scalar::inverted::InvertedIndex;
 use lance_index::scalar::inverted::document_tokenizer::LanceTokenizer;
+use lance_index::scalar::inverted::query::{FtsSearchParams, Operator, Tokens};
 
-use super::sampled::{Rows, column_of};
+use super::sampled::{Rows, take};
 use super::{IndexCheck, lance_error, mismatch};
 use crate::index::IndexInfo;
 use crate::{Error, Kind, Result};
@@ -35,11 +36,16 @@ pub(super) async fn words(uri: &str, dataset: &Arc<Dataset>, info: &IndexInfo) -
     let segments = opened(uri, dataset, info, column).await?;
     let Some(mut tokenizer) = segments.first().map(|index| index.tokenizer()) else { return Ok(None) };
     let rows = Rows::sampled(dataset, info).await?;
-    let Some(values) = column_of(dataset, column, &rows.addresses).await? else { return Ok(None) };
+    if rows.addresses.is_empty() {
+        return Ok(None);
+    }
+    let request = ProjectionRequest::from_columns([column], dataset.schema());
+    let batch = take(dataset, &rows.addresses, request).await?;
+    let Some(values) = batch.columns().first() else { return Ok(None) };
     let mut questions = Vec::new();
     for (row, i) in rows.ids.iter().zip(0..values.len()) {
         let mut tokens = Vec::new();
-        for text in texts(&values, i) {
+        for text in texts(values, i) {
             tokens = tokens_of(&mut tokenizer, &text).map_err(|e| {
                 Error::new(Kind::Bug, "taking the tokens of a sampled row", uri).because(std::io::Error::other(e))
             })?;
@@ -81,7 +87,7 @@ async fn opened(uri: &str, dataset: &Dataset, info: &IndexInfo, column: &str) ->
     Ok(out)
 }
 
-/// The texts of a row: its own, or those of its list.
+/// The texts of a row: its own, or those of its lists and of what they consist of.
 fn texts(values: &ArrayRef, i: usize) -> Vec<String> {
     if values.is_null(i) {
         return Vec::new();
@@ -92,6 +98,7 @@ fn texts(values: &ArrayRef, i: usize) -> Vec<String> {
         DataType::LargeUtf8 => vec![values.as_string::<i64>().value(i).to_string()],
         DataType::List(_) => of(values.as_list::<i32>().value(i)),
         DataType::LargeList(_) => of(values.as_list::<i64>().value(i)),
+        DataType::Struct(_) => values.as_struct().columns().iter().flat_map(|column| texts(column, i)).collect(),
         _ => Vec::new(),
     }
 }
