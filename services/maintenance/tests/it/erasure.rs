@@ -246,7 +246,7 @@ async fn build_index(uri: &str, column: &str, kind: &str, params: Value) {
     let built = build::execute(&lake, &dataset, &definition, &work).await.expect("built");
     let stamper = squire_lake::stamp::Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::new_v4() };
     let place = lake.place(uri).await.expect("a place");
-    build::land(&lake, &place, &dataset, built, &definition, &stamper, "test").await.map(drop).expect("landed");
+    build::land(&lake, &place, &look, built, &definition, &stamper, "test").await.map(drop).expect("landed");
 }
 
 /// Directories of indices among paths.
