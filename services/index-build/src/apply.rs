@@ -21,7 +21,7 @@ use squire_registry::{
 };
 use squire_service::admission::Admission;
 use tokio::sync::{Mutex, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
 
 use crate::estate::Estate;
@@ -67,6 +67,20 @@ pub struct Tools {
     pub stop: watch::Receiver<Stop>,
     /// How a large table is shared; `None` builds it whole.
     pub sharing: Option<Sharing>,
+    /// Where claim and run are let go while the job's end is written down.
+    pub releases: Releases,
+}
+
+/// Claims that are being let go, and runs that are being closed. Nobody waits for that but the end of the job.
+#[derive(Clone, Default)]
+pub struct Releases(Arc<Mutex<JoinSet<()>>>);
+
+impl Releases {
+    /// Waits until all of them are.
+    pub async fn done(&self) {
+        let mut releases = std::mem::take(&mut *self.0.lock().await);
+        while releases.join_next().await.is_some() {}
+    }
 }
 
 /// Called with a directory relative to the dataset, and awaited, before anything is written into it.
@@ -133,7 +147,9 @@ pub enum Applied {
 pub async fn apply(tools: &Tools, plan: &Plan) -> Applied {
     let uri = plan.look.uri.clone();
     let ttl = tools.estate.config().grace.claim_ttl;
-    let claim = match tools.estate.registry.claim(&uri, tools.run, ttl).await {
+    let claiming = tools.estate.registry.claim(&uri, tools.run, ttl);
+    let (claim, prepared) = tokio::join!(claiming, prepared(tools, plan));
+    let claim = match claim {
         Ok(ClaimOutcome::Held(claim)) => claim,
         Ok(ClaimOutcome::Taken { by, .. }) => {
             let by = format!("{} on {} works on the table (process {})", by.actor.who, by.actor.host, by.actor.pid);
@@ -147,17 +163,15 @@ pub async fn apply(tools: &Tools, plan: &Plan) -> Applied {
         tracing::warn!(error = %e, "the end of the run that died here could not be recorded");
     }
     let held = Held::new(claim, ttl);
-    let (prepared, head) = tokio::join!(prepared(tools, plan), tools.estate.lake.latest_version(&uri));
-    let applied = match (prepared, head) {
-        (Err(outcome), _) => ended(plan, outcome),
-        (_, Err(e)) => ended(plan, Outcome::failed(e.kind(), e.to_string())),
-        // What was decided before the claim may have moved before it was ours.
-        (_, Ok(head)) if head != plan.look.version() => {
-            Applied::Moved("the table moved before it was claimed".into(), 0)
-        }
-        (Ok(place), Ok(_)) => Box::pin(under_claim(tools, plan, &place, &held)).await,
+    let applied = match prepared {
+        Ok(place) => Box::pin(under_claim(tools, plan, &place, &held)).await,
+        Err(outcome) => ended(plan, outcome),
     };
-    held.release().await;
+    match &applied {
+        Applied::Ended(_) => drop(tools.releases.0.lock().await.spawn(held.release())),
+        // It is claimed again at once.
+        Applied::Moved(..) => held.release().await,
+    }
     applied
 }
 
@@ -193,13 +207,23 @@ async fn under_claim(tools: &Tools, plan: &Plan, place: &Place, held: &Held) -> 
     };
     let work = Work { uuid: Uuid::new_v4(), memory: plan.estimate.bounded, on_progress: tools.on_progress.clone() };
     // Before anything is written: the audit, and which directory it will be.
-    let (recorded, ()) =
-        tokio::join!(opened(tools, plan, work.uuid), (tools.writes)(format!("_indices/{}", work.uuid)));
+    let (recorded, head, ()) = tokio::join!(
+        opened(tools, plan, work.uuid),
+        tools.estate.lake.latest_version(&plan.look.uri),
+        (tools.writes)(format!("_indices/{}", work.uuid))
+    );
     if let Err(e) = recorded {
         return ended(plan, Outcome::failed(Kind::Transient, e.to_string()));
     }
     let started = Instant::now();
-    let (applied, commits, stranded) = Box::pin(built(tools, plan, place, held, &dataset, &work, started)).await;
+    let (applied, commits, stranded) = match head {
+        Err(e) => (ended(plan, Outcome::failed(e.kind(), e.to_string())), Vec::new(), 0),
+        // What was decided before the claim may have moved before it was ours.
+        Ok(head) if head != plan.look.version() => {
+            (Applied::Moved("the table moved before it was claimed".into(), 0), Vec::new(), 0)
+        }
+        Ok(_) => Box::pin(built(tools, plan, place, held, &dataset, &work, started)).await,
+    };
     closed(tools, plan, work.uuid, &applied, commits, stranded).await;
     applied
 }
@@ -343,15 +367,15 @@ async fn asked(
     outcome: Outcome,
 ) -> Outcome {
     let mut outcome = outcome;
-    let head = squire_lake::look::head_of(place, dataset, &look.listing).await;
-    let info = match head {
-        Ok((_, _, indices)) => indices.into_iter().find(|i| i.name == definition.name),
+    let info = match squire_lake::look::index_of(place, dataset, &definition.name).await {
+        Ok(info) => info,
         Err(e) => return Outcome { end: End::Failed(e.kind(), e.to_string()), ..outcome },
     };
-    let Some(info) = info else {
+    let Some(mut info) = info else {
         let why = format!("{} was committed, and the version does not have it", definition.says());
         return Outcome { end: End::Failed(Kind::Bug, why), ..outcome };
     };
+    definition.kind.as_str().clone_into(&mut info.kind);
     outcome.index = Some(info.clone());
     if outcome.end == End::Untrained {
         return outcome;
@@ -443,11 +467,17 @@ async fn closed(tools: &Tools, plan: &Plan, attempt: Uuid, applied: &Applied, co
         error,
         ..DatasetResult::default()
     };
-    let (dataset, run) =
-        tokio::join!(registry.run_dataset_closed(tools.run, &uri, attempt, result), registry.run_close(tools.run, run));
-    for done in [dataset, run] {
+    let told = |done: squire_registry::Result<()>| {
         if let Err(e) = done {
             tracing::warn!(error = %e, "the audit record of a build could not be closed");
         }
+    };
+    // The dataset's entry is closed before the claim is let go, and the run while that is done, unless another attempt follows.
+    told(registry.run_dataset_closed(tools.run, &uri, attempt, result).await);
+    let (closing, id) = (registry.clone(), tools.run);
+    let closing = async move { told(closing.run_close(id, run).await) };
+    match applied {
+        Applied::Ended(_) => drop(tools.releases.0.lock().await.spawn(closing)),
+        Applied::Moved(..) => closing.await,
     }
 }

@@ -15,7 +15,7 @@ use squire_service::shutdown::Shutdown;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::apply::{self, Applied, Sharing, Stop, Tools, Writes};
+use crate::apply::{self, Applied, Releases, Sharing, Stop, Tools, Writes};
 use crate::ask::Ask;
 use crate::estate::Estate;
 use crate::plan::{self, Decision, Refused};
@@ -39,22 +39,28 @@ pub struct Bench {
     pub shutdown: Shutdown,
     /// Shown progress, beside the record.
     pub show: OnProgress,
+    /// Claims and runs that are being let go.
+    pub releases: Releases,
 }
 
-/// Takes a job to its end, and writes its record on the way. The record is left open where the job still waits.
+/// Takes a job to its end, and writes its record on the way. The record is left open where the job still waits. [`close`] is to be
+/// called afterwards.
 pub async fn job(bench: &Bench, ask: &Ask, job: &Job) -> Outcome {
     let registry = &bench.estate.registry;
     let me = format!("{}/{}", registry.actor().host, std::process::id());
     let earlier = job.writes.clone();
-    let begun = registry
-        .job_change(&job.job, |j| {
-            j.state = JobState::Running;
-            j.started_at.get_or_insert_with(Utc::now);
-            j.worker = Some(me.clone());
-            j.attempts += 1;
-            (j.stage, j.percent) = (None, None);
-        })
-        .await;
+    let begin = registry.job_change(&job.job, |j| {
+        j.state = JobState::Running;
+        j.started_at.get_or_insert_with(Utc::now);
+        j.worker = Some(me.clone());
+        j.attempts += 1;
+        (j.stage, j.percent) = (None, None);
+    });
+    let (stop, stopped) = watch::channel(Stop::No);
+    let latest: Arc<Mutex<Option<Progress>>> = Arc::default();
+    let tools = tools(bench, job, latest.clone(), stopped);
+    // What is to be done is decided meanwhile; nothing comes of that yet.
+    let (begun, first) = tokio::join!(begin, contained(&tools, ask, decide(&tools, ask)));
     match begun {
         Ok(begun) if begun.cancel => {
             let outcome = Outcome::of(End::Stopped(true));
@@ -64,11 +70,8 @@ pub async fn job(bench: &Bench, ask: &Ask, job: &Job) -> Outcome {
         Ok(_) => {}
         Err(e) => return Outcome::failed(Kind::Transient, e.to_string()),
     }
-    let (stop, stopped) = watch::channel(Stop::No);
-    let latest: Arc<Mutex<Option<Progress>>> = Arc::default();
-    let watching = tokio::spawn(follow(bench.clone(), job.job.clone(), latest.clone(), stop));
-    let tools = tools(bench, job, latest, stopped);
-    let mut outcome = run(&tools, ask).await;
+    let watching = tokio::spawn(follow(bench.clone(), job.job.clone(), latest, stop));
+    let mut outcome = run(&tools, ask, first).await;
     watching.abort();
     if outcome.state().is_some() {
         outcome.left.extend(left_behind(bench, &outcome, &earlier).await);
@@ -101,6 +104,7 @@ fn tools(bench: &Bench, job: &Job, latest: Arc<Mutex<Option<Progress>>>, stop: w
         run: job.run,
         request: asked.unwrap_or_else(|| job.job.clone()),
         admission: bench.admission.clone(),
+        releases: bench.releases.clone(),
         on_progress,
         writes,
         stop,
@@ -142,14 +146,24 @@ pub fn percent(progress: &Progress) -> Option<u8> {
     u8::try_from((progress.done.min(total) * 100) / total).ok()
 }
 
-/// Plans and applies, again where somebody was first.
-pub async fn run(tools: &Tools, ask: &Ask) -> Outcome {
-    let mut last = String::new();
-    let mut stranded = 0;
+/// What there is to do, or how the job ends without anything being done.
+type Decided = Result<(String, Decision), Box<Outcome>>;
+
+/// A panic of the library is this job's outcome.
+async fn contained<T>(tools: &Tools, ask: &Ask, work: impl Future<Output = T>) -> squire_lake::Result<T> {
+    let doing = format!("the build of {}", ask.message.table);
+    contain::contained(&tools.estate.lake, &doing, &ask.message.table, async { Ok(work.await) }).await
+}
+
+/// Applies what was decided, and plans again where somebody was first.
+async fn run(tools: &Tools, ask: &Ask, first: squire_lake::Result<Decided>) -> Outcome {
+    let (mut decided, mut last, mut stranded) = (first, String::new(), 0);
     for race in 0..=RACES {
-        let doing = format!("the build of {}", ask.message.table);
-        let attempt = async { Ok(once(tools, ask).await) };
-        match contain::contained(&tools.estate.lake, &doing, &ask.message.table, Box::pin(attempt)).await {
+        let applied = match decided {
+            Ok(decided) => contained(tools, ask, Box::pin(once(tools, decided))).await,
+            Err(e) => Err(e),
+        };
+        match applied {
             Ok(Applied::Ended(mut outcome)) => {
                 outcome.stranded += stranded;
                 return *outcome;
@@ -162,18 +176,18 @@ pub async fn run(tools: &Tools, ask: &Ask) -> Outcome {
             Err(e) => return Outcome { stranded, ..Outcome::failed(e.kind(), e.to_string()) },
         }
         tokio::time::sleep(Duration::from_millis(100 << race)).await;
+        decided = contained(tools, ask, decide(tools, ask)).await;
     }
     let why = format!("{RACES} races were lost, the last one: {last}");
     Outcome { stranded, ..Outcome::failed(Kind::Conflict, why) }
 }
 
-async fn once(tools: &Tools, ask: &Ask) -> Applied {
+async fn once(tools: &Tools, decided: Decided) -> Applied {
     let ended = |outcome: Outcome| Applied::Ended(Box::new(outcome));
-    let decided = match decide(tools, ask).await {
+    let (uri, decision) = match decided {
         Ok(decided) => decided,
         Err(outcome) => return ended(*outcome),
     };
-    let (uri, decision) = decided;
     let (end, definition, index) = match decision {
         Decision::Build(plan) => return Box::pin(apply::apply(tools, &plan)).await,
         Decision::Landed(landed) => return ended(Box::pin(apply::finished(tools, *landed)).await),
@@ -186,7 +200,7 @@ async fn once(tools: &Tools, ask: &Ask) -> Applied {
 }
 
 /// Looks at the table, unless the registry alone forbids it: then no storage is touched.
-async fn decide(tools: &Tools, ask: &Ask) -> Result<(String, Decision), Box<Outcome>> {
+async fn decide(tools: &Tools, ask: &Ask) -> Decided {
     let estate = &tools.estate;
     let refused = |r: Refused| Box::new(Outcome::of(End::Refused(r)));
     let snapshot = match estate.registry.snapshot().await {
@@ -247,7 +261,8 @@ pub async fn close(bench: &Bench, id: &str, outcome: &Outcome, gives_up: bool) {
             None => job.state = JobState::Queued,
         }
     });
-    if let Err(e) = changed.await {
+    let (changed, ()) = tokio::join!(changed, bench.releases.done());
+    if let Err(e) = changed {
         tracing::warn!(error = %e, job = id, "the end of a job could not be recorded");
     }
 }

@@ -13,6 +13,7 @@ use squire_service::shutdown::Shutdown;
 use squire_service::telemetry::{self, Audience, Metrics};
 use uuid::Uuid;
 
+use crate::apply::Releases;
 use crate::ask::Ask;
 use crate::build::{self, Bench};
 use crate::estate::{Estate, failure};
@@ -117,7 +118,8 @@ impl Context {
             BusKind::Nats => Some(serve::bus(&estate, &self.metrics).await?),
             BusKind::Embedded => None,
         };
-        let bench = Bench { estate, admission, sharing: None, shutdown, show: Arc::new(show) };
+        let bench =
+            Bench { estate, admission, sharing: None, shutdown, show: Arc::new(show), releases: Releases::default() };
         let run = Uuid::now_v7();
         let job = fresh(&ask, run.to_string(), run, chrono::Utc::now());
         let job = bench.estate.registry.job_open(job).await.map_err(failure)?;

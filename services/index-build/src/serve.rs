@@ -22,6 +22,7 @@ use squire_service::config::{BusKind, Loaded, Program};
 use squire_service::shutdown::Shutdown;
 use squire_service::telemetry::Metrics;
 
+use crate::apply::Releases;
 use crate::build::Bench;
 use crate::estate::Estate;
 
@@ -100,7 +101,8 @@ impl Daemon {
         let sharing = (config.bus.kind == BusKind::Nats).then(|| bus.clone());
         let caches = estate.lake.clone();
         let admission = Admission::of_process(memory, move || caches.cache_bytes(), &metrics);
-        let bench = Bench { admission, sharing, shutdown, show: Arc::new(|_| {}), estate };
+        let releases = Releases::default();
+        let bench = Bench { admission, sharing, shutdown, show: Arc::new(|_| {}), releases, estate };
         Ok(Self { bench, bus, metrics, started: Utc::now(), working: Mutex::default() })
     }
 

@@ -696,3 +696,14 @@ pub async fn head_of(
     let indices = index::states(&facts, Some(dataset)).await;
     Ok((Arc::new(facts), fragments, indices))
 }
+
+/// One index of the version that `dataset` is opened at, as its manifest has it: nothing is asked of the library, and a vector index
+/// has no type but `VECTOR`.
+///
+/// # Errors
+/// `Transient` or `Damaged` when the manifest cannot be read.
+pub async fn index_of(place: &Place, dataset: &Dataset, name: &str) -> Result<Option<IndexInfo>> {
+    let path = dataset.manifest_location().path.clone();
+    let facts = manifest::read(place.objects().as_ref(), &place.uri, &path).await?;
+    Ok(index::states(&facts, None).await.into_iter().find(|i| i.name == name))
+}

@@ -70,17 +70,23 @@ pub(super) async fn shared(
     sharing: &Sharing,
 ) -> Result<(Built, u32)> {
     let uri = plan.look.uri.as_str();
-    let shared = planned(tools, plan, dataset, work, sharing).await?;
+    let (shared, is_new) = planned(tools, plan, dataset, work, sharing).await?;
     let parts = shared.head.segments.len();
-    let results = gather(tools, uri, &shared, sharing).await?;
+    let results = gather(tools, uri, &shared, is_new, sharing).await?;
     let room = tools.admission.admit(plan.estimate.bytes).await;
     let joined = segments::join(&tools.estate.lake, dataset, &plan.definition, results).await;
     drop(room);
     Ok((joined?, u32::try_from(parts).unwrap_or(u32::MAX)))
 }
 
-/// The shared build of this run at this version: stored by an owner that died, or planned and trained now.
-async fn planned(tools: &Tools, plan: &Plan, dataset: &Arc<Handle>, work: &Work, sharing: &Sharing) -> Result<Shared> {
+/// The shared build of this run at this version: stored by an owner that died, or planned and trained now. The flag: it is new.
+async fn planned(
+    tools: &Tools,
+    plan: &Plan,
+    dataset: &Arc<Handle>,
+    work: &Work,
+    sharing: &Sharing,
+) -> Result<(Shared, bool)> {
     let (uri, read_version) = (plan.look.uri.as_str(), plan.look.version());
     let reg = &tools.estate.registry;
     let name = attempt(read_version);
@@ -90,7 +96,7 @@ async fn planned(tools: &Tools, plan: &Plan, dataset: &Arc<Handle>, work: &Work,
         && found.head.lance == LANCE_VERSION
         && found.head.definition == plan.definition
     {
-        return Ok(found);
+        return Ok((found, false));
     }
     let cut = segments::cut(&plan.look, sharing.above);
     let room = tools.admission.admit(plan.estimate.bytes).await;
@@ -110,21 +116,26 @@ async fn planned(tools: &Tools, plan: &Plan, dataset: &Arc<Handle>, work: &Work,
     let bytes = Bytes::from(shared.to_bytes()?);
     let stored = reg.work_put(tools.run, uri, WorkPart::Plan, &name, bytes).await;
     match stored.map_err(registry("storing a shared build", uri))? {
-        true => Ok(shared),
+        true => Ok((shared, true)),
         false => Err(Error::new(Kind::Transient, "storing a shared build", uri)
             .remedy("another worker of the same job was first; the message is tried again")),
     }
 }
 
-/// Asks for the segments and waits for all of them.
-async fn gather(tools: &Tools, uri: &str, shared: &Shared, sharing: &Sharing) -> Result<Vec<Segment>> {
+/// Asks for the segments and waits for all of them. Of a plan that is new there are none yet.
+async fn gather(tools: &Tools, uri: &str, shared: &Shared, is_new: bool, sharing: &Sharing) -> Result<Vec<Segment>> {
     let name = attempt(shared.head.read_version);
     let parts = shared.head.segments.len();
     let (mut asked, mut last, began) = (None::<Instant>, Instant::now(), Instant::now());
     let mut seen = usize::MAX;
     loop {
-        let listed = tools.estate.registry.work_list(tools.run, uri).await;
-        let listed = listed.map_err(registry("looking for segments", uri))?;
+        let listed = match is_new && asked.is_none() {
+            true => Vec::new(),
+            false => {
+                let listed = tools.estate.registry.work_list(tools.run, uri).await;
+                listed.map_err(registry("looking for segments", uri))?
+            }
+        };
         let there = done(&listed, &name);
         if there.len() != seen {
             (seen, last) = (there.len(), Instant::now());
