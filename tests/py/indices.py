@@ -96,6 +96,9 @@ def odd(path, stable=False):
         "doc": over(docs, pa.json_()),
         "outer": pa.StructArray.from_arrays([over([1, None, 3], pa.int64()), over(texts, pa.string())], names=["in.ner", "body"], mask=pa.array([i % 5 == 0 for i in range(n)])),
         "schön x": pa.array([i % 3 for i in range(n)], pa.int32()),
+        "a,b": pa.array([i % 5 for i in range(n)], pa.int32()),
+        "Case": pa.array(range(n), pa.int32()),
+        "case": pa.array(range(n, 0, -1), pa.int32()),
         "point": point,
     }
     schema = pa.schema([pa.field(k, v.type, metadata={"ARROW:extension:name": "geoarrow.point", "ARROW:extension:metadata": "{}"} if k == "point" else None) for k, v in columns.items()])

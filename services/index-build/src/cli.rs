@@ -222,7 +222,7 @@ fn message(request: &Request) -> anyhow::Result<IndexBuild> {
     };
     Ok(IndexBuild {
         table: request.subject.clone(),
-        columns: request.columns.clone(),
+        columns: request.columns.iter().flat_map(|text| parted(text)).collect(),
         index_type: request.index_type.clone(),
         name: request.name.clone(),
         params,
@@ -230,6 +230,16 @@ fn message(request: &Request) -> anyhow::Result<IndexBuild> {
         requested_by: Some(squire_registry::Actor::current().who),
         request_id: None,
     })
+}
+
+/// Columns parted by commas; what stands in backticks is one.
+fn parted(text: &str) -> Vec<String> {
+    let mut quoted = false;
+    let parts = text.split(|c: char| {
+        quoted ^= c == '`';
+        c == ',' && !quoted
+    });
+    parts.map(String::from).collect()
 }
 
 /// The same as a request, with the table's own name in it.
@@ -242,4 +252,22 @@ pub(crate) async fn asked(estate: &Estate, message: IndexBuild) -> anyhow::Resul
         }
         crate::ask::Wrong::Table(why) => Failure::usage(why).into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parted;
+
+    #[test]
+    fn commas_part_columns_outside_of_backticks() {
+        for (text, columns) in [
+            ("id", &["id"][..]),
+            ("id,body", &["id", "body"]),
+            ("`a,b`", &["`a,b`"]),
+            ("o.`a,b`.c,id", &["o.`a,b`.c", "id"]),
+            ("", &[""]),
+        ] {
+            assert_eq!(parted(text), columns, "{text}");
+        }
+    }
 }

@@ -72,8 +72,8 @@ pub(super) struct Request {
     /// The table
     #[arg(value_name = "SUBJECT")]
     pub(super) subject: String,
-    /// Columns, parted by commas
-    #[arg(long, value_name = "C", value_delimiter = ',', required = true)]
+    /// Columns, parted by commas; a name with a comma or a dot in it stands in backticks
+    #[arg(long, value_name = "C", required = true)]
     pub(super) columns: Vec<String>,
     /// Type of the index, as Lance names it
     #[arg(long = "type", value_name = "T")]

@@ -175,3 +175,32 @@ async fn odd_values_are_no_wrong_answers(#[case] verb: &[&str]) {
     assert_eq!(unasked, ["doc BTREE", "doc BITMAP", "doc ZONEMAP", "doc BLOOMFILTER"]);
     assert!(asked > 100, "{asked}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_is_named_however_odd_its_name_is() {
+    let Some((here, _)) = table("a_column_is_named_however_odd_its_name_is", &["odd"]).await else { return };
+    for (asked, kind, column) in [
+        ("schön x", "BTREE", "`schön x`"),
+        ("`a,b`", "BITMAP", "`a,b`"),
+        ("outer.`in.ner`", "BTREE", "outer.`in.ner`"),
+        ("Case", "BTREE", "Case"),
+        ("case", "ZONEMAP", "case"),
+        ("TEXT", "BTREE", "text"),
+        ("items.item.note", "INVERTED", "items.note"),
+    ] {
+        let built = here.built(&["--columns", asked, "--type", kind]);
+        assert_eq!((built["column"].as_str(), &built["check"]["exact"]), (Some(column), &true.into()), "{built:#}");
+    }
+    for (asked, kind, reason, accepted) in [
+        ("CASE", "BTREE", "bad_columns", "Case, case"),
+        ("a,b", "BTREE", "bad_columns", "one column"),
+        ("outer.in.ner", "BTREE", "no_such_column", "outer.`in.ner`"),
+        ("labels.item", "BTREE", "wrong_type", "the list itself: labels"),
+        ("texts.item", "INVERTED", "wrong_type", "the list itself: texts"),
+    ] {
+        let (code, refused) = here.build(&["--columns", asked, "--type", kind]);
+        assert_eq!((code, refused["reason"].as_str()), (3, Some(reason)), "{asked}: {refused:#}");
+        assert!(refused["accepted"].as_str().unwrap().contains(accepted), "{asked}: {refused:#}");
+    }
+    here.oracle().await;
+}

@@ -34,6 +34,11 @@ pub fn resolve(look: &Look, spec: &Spec) -> Result<Definition, Refusal> {
         let shown: String = asked.chars().take(80).collect();
         return Err(Refusal::new(Reason::NoSuchColumn, format!("there is no column {shown:?}"), columns.join(", ")));
     };
+    let alike: Vec<String> = paths(schema).into_iter().filter(|p| p.to_lowercase() == asked.to_lowercase()).collect();
+    if alike.len() > 1 && schema.resolve(asked).is_none() {
+        let what = format!("{asked} may be any of {} columns, which differ by case alone", alike.len());
+        return Err(Refusal::new(Reason::BadColumns, what, alike.join(", ")));
+    }
     let Some(field) = path.last() else {
         return Err(Refusal::new(Reason::NoSuchColumn, "the column's path is empty", "one column, by its path"));
     };
