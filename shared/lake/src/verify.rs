@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch};
 use arrow_row::{RowConverter, SortField};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use lance::Dataset;
 use lance::dataset::ProjectionRequest;
 use lance::dataset::transaction::Operation;
@@ -36,6 +36,8 @@ const SAMPLE_ROWS: usize = 64;
 const SAMPLE_BYTES: u64 = 8 << 20;
 /// Values looked up per exact index, terms per full-text index, queries per vector index.
 const LOOKUPS: usize = 8;
+/// Questions, and fragments whose deletions are read, at once.
+const AT_ONCE: usize = 8;
 /// A column whose scan would read more than this is checked on a few fragments only.
 const SCAN_BYTES: u64 = 256 << 20;
 /// Recall@10 may not fall more than this.
@@ -229,15 +231,15 @@ fn offsets(rows: u64, n: usize) -> Vec<u64> {
 
 /// The row addresses of live positions of a run of fragments.
 async fn addresses(dataset: &Arc<Dataset>, ids: &[u64], wanted: &[u64]) -> Result<Vec<u64>> {
-    let mut out = Vec::with_capacity(wanted.len());
+    let mut reading = Vec::new();
     for (fragment, start) in runs(dataset, ids) {
         let rows = fragment.num_rows().unwrap_or(0) as u64;
         let here: Vec<u64> = wanted.iter().filter(|w| **w >= start && **w < start + rows).map(|w| w - start).collect();
         if !here.is_empty() {
-            out.extend(live_addresses(dataset, &fragment, &here).await?);
+            reading.push(async move { live_addresses(dataset, &fragment, &here).await });
         }
     }
-    Ok(out)
+    futures::stream::iter(reading).buffered(AT_ONCE).try_concat().await
 }
 
 /// Rows by address, as comparable bytes.

@@ -26,12 +26,10 @@ use lance_index::scalar::{
 use serde_json::Value;
 
 use super::sampled::{Rows, column_of, quoted, take};
-use super::{IndexCheck, lance_error, mismatch};
+use super::{AT_ONCE, IndexCheck, lance_error, mismatch};
 use crate::index::IndexInfo;
 use crate::{Error, Kind, Result};
 
-/// Questions that are on their way at once.
-const AT_ONCE: usize = 8;
 /// Answers of which other rows than the sampled ones are looked at, and rows of each.
 const OTHERS: usize = 8;
 /// Rows of one answer among which those are chosen.

@@ -17,12 +17,10 @@ use lance_index::scalar::inverted::document_tokenizer::LanceTokenizer;
 use lance_index::scalar::inverted::query::{FtsSearchParams, Operator, Tokens};
 
 use super::sampled::{Rows, take};
-use super::{IndexCheck, lance_error, mismatch};
+use super::{AT_ONCE, IndexCheck, lance_error, mismatch};
 use crate::index::IndexInfo;
 use crate::{Error, Kind, Result};
 
-/// Searches that are on their way at once.
-const AT_ONCE: usize = 8;
 /// Tokens of a row that are asked for together: the longest ones, which few other rows have.
 const TOKENS: usize = 2;
 
