@@ -311,6 +311,23 @@ impl Sample {
         Ok(self)
     }
 
+    /// Commits an attached version that changes nothing, as a graph signs its own.
+    ///
+    /// # Errors
+    /// Lance's.
+    pub async fn commit_by_graph(&mut self) -> Result<&mut Self> {
+        let uri = self.uri.clone();
+        let dataset = Arc::new(self.opened()?.clone());
+        let operation = lance::dataset::transaction::Operation::Append { fragments: Vec::new() };
+        let properties = [("omnigraph.staged_against_graph_head".to_string(), String::new())];
+        let transaction = lance::dataset::transaction::TransactionBuilder::new(dataset.version_id(), operation)
+            .transaction_properties(Some(Arc::new(properties.into())))
+            .build();
+        let builder = lance::dataset::CommitBuilder::new(dataset);
+        self.dataset = Some(builder.execute(transaction).await.map_err(failed(&uri))?);
+        Ok(self)
+    }
+
     /// Makes a shallow clone of HEAD at another URI.
     ///
     /// # Errors

@@ -202,6 +202,20 @@ pub(crate) fn deleted_keys(body: &[u8]) -> Vec<String> {
     text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>")).map(|(key, _)| plain(key)).collect()
 }
 
+/// An answer as S3 gives it to a bulk delete of which some keys failed.
+pub(crate) fn bulk_answer(keys: &[String], failed: impl Fn(&str) -> bool) -> Vec<u8> {
+    let one = |key: &String| match failed(key) {
+        true => {
+            format!("<Error><Key>{key}</Key><Code>InvalidObjectState</Code><Message>a test says so</Message></Error>")
+        }
+        false => format!("<Deleted><Key>{key}</Key></Deleted>"),
+    };
+    let entries: String = keys.iter().map(one).collect();
+    let body = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><DeleteResult>{entries}</DeleteResult>");
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {}\r\n\r\n", body.len());
+    (head + &body).into_bytes()
+}
+
 /// The access key in an `Authorization` header (`AWS4-HMAC-SHA256 Credential=KEY/DATE/...`), or its bearer token; empty when it
 /// has neither.
 pub(crate) fn signer(authorization: &str) -> String {

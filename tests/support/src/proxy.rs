@@ -65,6 +65,8 @@ pub enum Action {
     Hold(Gate),
     /// It is forwarded, and the answer held until the test lets it go.
     HoldAnswer(Gate),
+    /// A bulk delete is forwarded, and of the keys with this in them the answer says that they failed.
+    KeysFail(String),
 }
 
 type Rule = Box<dyn FnMut(&Request) -> Action + Send>;
@@ -384,6 +386,10 @@ impl Connection {
                 return Ok(Next::KeepAlive);
             }
             Action::HoldAnswer(gate) => gate.hold(request),
+            Action::KeysFail(part) => {
+                self.client.get_mut().write_all(&http::bulk_answer(&request.keys, |key| key.contains(&part)))?;
+                return Ok(Next::KeepAlive);
+            }
             _ => {}
         }
         let client = self.client.get_mut();

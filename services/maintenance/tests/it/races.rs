@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use squire_lake::oracle::Leftovers;
-use squire_test_support::{Request, Server, kind};
+use squire_test_support::{Action, Objects, Request, Server, kind};
 
 use super::s3_estate::*;
 
@@ -393,4 +393,40 @@ fn clean_up_deletes_in_bulk_and_its_requests_are_counted() {
     let manifests = |n: usize| ("DELETE _versions".to_string(), n);
     assert_eq!(shape, [manifests(1), manifests(99), manifests(6)]);
     assert_eq!(deletes.len(), 6, "two chunks, and the first of each kind alone: {deletes:?}");
+}
+
+/// What the store says of a single key of a bulk delete counts: what stays is told, and nothing is lost by it.
+#[test]
+fn keys_of_a_bulk_delete_that_fail_are_told_and_lose_nothing() {
+    let name = "keys_of_a_bulk_delete_that_fail_are_told_and_lose_nothing";
+    let fails = |estate: &OnS3, part: &str| {
+        let failing = part.to_string();
+        estate.proxy.set(move |r| match r.keys.is_empty() {
+            true => Action::Pass,
+            false => Action::KeysFail(failing.clone()),
+        });
+        let swept = estate.sweep();
+        let cleanup = swept.row("orders")["steps"]["cleanup"].clone();
+        let keys = |has: &str| {
+            let log = estate.proxy.log();
+            let named = log.iter().flat_map(|r| &r.keys).filter(|k| k.contains("/orders/") && k.contains(has));
+            named.collect::<BTreeSet<_>>().len()
+        };
+        let number = |key: &str| cleanup[key].as_u64().expect("a number") as usize;
+        let [versions, files, failed] = ["versions_removed", "files_removed", "failed_deletes"].map(number);
+        assert_eq!((failed, versions + files), (keys(part), keys("") - keys(part)), "{cleanup:#}");
+        (versions, failed)
+    };
+    // Files: they are found again next time.
+    let Some(estate) = long(name) else { return };
+    let (versions_removed, failed) = fails(&estate, "/data/");
+    assert!(versions_removed == 106 && failed > 0, "{versions_removed} {failed}");
+    // A manifest, which the store then keeps: every file of its version stays.
+    let Some(estate) = long(name) else { return };
+    let manifest = format!("orders/_versions/{:020}.manifest", u64::MAX - 104);
+    let (wanted, objects) = (estate.digest("orders", json!({"version": 104})), estate.bucket.read(&estate.prefix));
+    assert_eq!(fails(&estate, &manifest), (105, 1));
+    estate.bucket.write(&estate.prefix, &Objects::from([(manifest.clone(), objects[&manifest].clone())]));
+    assert_eq!(estate.digest("orders", json!({"version": 104})), wanted);
+    estate.is_explained(Leftovers::None, "a manifest that did not go");
 }

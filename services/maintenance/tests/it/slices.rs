@@ -5,6 +5,8 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use squire_lake::LANCE_VERSION;
+use squire_lake::compact::stored::Slice;
 use squire_lake::look::{Look, Looked, look};
 use squire_lake::sample::{Sample, SampleIndex};
 use squire_maintenance::apply::slices::{self, Ended, Gathered, Landing};
@@ -13,7 +15,11 @@ use squire_maintenance::driver::{self, Case, Planned, PlannedEstate};
 use squire_maintenance::estate::Estate;
 use squire_maintenance::plan::Steps;
 use squire_maintenance::state::{DatasetState, Distributed};
-use squire_registry::Registry;
+use squire_registry::{Level, Registry, Subject, WorkPart};
+use squire_service::bus::data::SliceRequested;
+use squire_service::bus::{Bus, Settings, Stream};
+use squire_service::config;
+use squire_service::telemetry::Metrics;
 use squire_test_support::Nats;
 use uuid::Uuid;
 
@@ -285,7 +291,7 @@ struct Fleet {
     uri: String,
     config: PathBuf,
     replicas: Vec<Child>,
-    _nats: Nats,
+    nats: Nats,
 }
 
 impl Fleet {
@@ -305,7 +311,7 @@ impl Fleet {
             port = nats.port(),
         );
         std::fs::write(&config, text).expect("written");
-        Some(Self { here, uri, config, replicas: Vec::new(), _nats: nats })
+        Some(Self { here, uri, config, replicas: Vec::new(), nats })
     }
 
     fn serve(&mut self, name: &str) {
@@ -332,6 +338,16 @@ impl Fleet {
 
     async fn registry(&self) -> Registry {
         Registry::open(&self.here.text("control"), &Default::default()).await.expect("a registry")
+    }
+
+    async fn bus(&self, registry: &Registry) -> Bus {
+        let config = config::Bus {
+            kind: config::BusKind::Nats,
+            url: Some(format!("nats://127.0.0.1:{}", self.nats.port())),
+            ..config::Bus::default()
+        };
+        let settings = Settings::of(&config, Duration::from_secs(10));
+        Bus::open(&config, registry.name(), registry.id(), settings, Metrics::new()).await.expect("a bus")
     }
 
     async fn distributed(&self, registry: &Registry) -> Option<Distributed> {
@@ -420,4 +436,91 @@ async fn a_dead_worker_costs_its_slice_and_no_more() {
     assert_eq!(Sample::ids(&lake(), &fleet.uri, None).await.expect("read"), (0..240).collect::<Vec<i64>>());
     fleet.stop();
     fleet.here.oracle_with("lake", Leftovers::Explained, &[]);
+}
+
+/// Hands a whole table out as one slice, as a replica of that Lance version would have done it then.
+async fn handed_out(registry: &Registry, uri: &str, lance: &str, hours_ago: i64) -> Distributed {
+    let look = seen(uri).await;
+    let ids: Vec<Vec<u64>> = vec![look.fragments.iter().map(|f| f.id).collect()];
+    let settings = squire_lake::compact::Settings {
+        target_rows: 1_000,
+        widest_row_bytes: 100,
+        concurrency: 1,
+        table_config: Default::default(),
+    };
+    let slice = Slice::of(look.dataset.as_deref().expect("opened"), &ids, &settings).expect("named");
+    let bytes = serde_json::to_vec(&Slice { lance: lance.into(), ..slice }).expect("JSON");
+    let at = chrono::Utc::now() - chrono::Duration::hours(hours_ago);
+    let d = Distributed { run: Uuid::now_v7(), asked_by: Uuid::now_v7(), at, read_version: look.version(), slices: 1 };
+    assert!(registry.work_put(d.run, uri, WorkPart::Slice(0), "0", bytes.into()).await.expect("put"));
+    let state = DatasetState { distributed: Some(d.clone()), ..DatasetState::default() };
+    registry.save_state([(uri.to_string(), state)].into()).await.expect("saved");
+    d
+}
+
+/// A slice's message carries names. What it names may be another Lance version's, given up long ago, frozen by now, or no dataset of
+/// the estate: then nothing of it is executed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slice_that_is_not_to_be_executed_writes_nothing() {
+    let Some(mut fleet) = Fleet::new("a_slice_that_is_not_to_be_executed_writes_nothing").await else { return };
+    let registry = fleet.registry().await;
+    let names = ["lake/other", "lake/late", "lake/frozen", "elsewhere/stranger", "lake/good"];
+    let mut handed = Vec::new();
+    for name in names {
+        fleet.here.table(name, 3, 20).await;
+        let uri = fleet.here.uri(name);
+        let lance = if name == "lake/other" { "13.0.0" } else { LANCE_VERSION };
+        let d = handed_out(&registry, &uri, lance, if name == "lake/late" { 25 } else { 0 }).await;
+        handed.push((uri, d));
+    }
+    let subject = Subject::Dataset(handed[2].0.clone());
+    registry.protect(&subject, Level::Freeze, Some("a test")).await.expect("set");
+    let folders = names.map(|name| fleet.here.path(name).join("data"));
+    let before = folders.each_ref().map(|folder| tree(folder));
+    let bus = fleet.bus(&registry).await;
+    for (uri, d) in &handed {
+        bus.request_slice(&SliceRequested { run: d.run, uri: uri.clone(), slice: 0 }).await.expect("asked");
+    }
+    fleet.serve("a.log");
+    // One worker takes slices in their order, and this was the last.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let ended = async |n: usize| slices::ended(&registry, handed[n].1.run, &handed[n].0, 0).await.expect("read");
+    while ended(4).await.is_none() || bus.depth(Stream::Work).await.map_or(0, |d| d.pending + d.in_flight) > 1 {
+        assert!(Instant::now() < deadline, "the last slice has not ended: {}", fleet.logs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for n in [0, 1, 3] {
+        assert_eq!(ended(n).await, None, "{}", names[n]);
+    }
+    let refused = ended(2).await;
+    assert!(matches!(&refused, Some(Ended::Failed { detail, .. }) if detail.contains("frozen")), "{refused:?}");
+    for n in 0..4 {
+        assert_eq!(tree(&folders[n]), before[n], "{}", names[n]);
+    }
+    // The other version's waits for a process of that version.
+    let depth = bus.depth(Stream::Work).await.expect("asked");
+    assert_eq!(depth.pending + depth.in_flight, 1, "{}", fleet.logs());
+    fleet.stop();
+}
+
+/// Lance's serialised results are no wire format: one that another version stored waits for it, and nothing is landed.
+#[tokio::test(flavor = "multi_thread")]
+async fn results_of_another_lance_version_are_left_to_it() {
+    let inside = Inside::new().await;
+    let d = inside.distribute().await;
+    let (registry, lake) = (&inside.tools.registry, lake());
+    let slice = slices::slice(registry, d.run, &inside.uri, 2).await.expect("read").expect("a slice");
+    let (ended, done) = slices::execute(&lake, &inside.uri, &slice, false).await.expect("executed");
+    let mut other = serde_json::to_value(&ended).expect("JSON");
+    assert_eq!(other["done"]["lance"], LANCE_VERSION);
+    other["done"]["lance"] = "13.0.0".into();
+    let other: Ended = serde_json::from_value(other).expect("read");
+    slices::store(registry, &lake, d.run, (&inside.uri, 2), (other, done)).await.expect("stored");
+    for n in [0, 1, 3] {
+        inside.execute(&d, n).await;
+    }
+    match slices::gather(registry, &d, &inside.uri).await.expect("read") {
+        Gathered::OtherLance(version) => assert_eq!(version, "13.0.0"),
+        landing => panic!("{landing:?}"),
+    }
 }

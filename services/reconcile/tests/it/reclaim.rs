@@ -272,6 +272,24 @@ async fn a_purge_waits_for_the_grace_and_brings_back_what_is_named() {
     assert!(metrics.lines().any(|l| l.starts_with(freed) && l != format!("{freed}0")), "{metrics}");
 }
 
+/// A plan may be applied hours after it was made: its grace begins when the objects moved.
+#[tokio::test]
+async fn the_grace_of_a_quarantine_counts_from_the_move_and_not_from_the_plan() {
+    let estate = Estate::new().await;
+    estate.plan();
+    let mut plan = estate.plan_file();
+    let then = u64::try_from(chrono::Utc::now().timestamp()).unwrap() - 2 * 3_600;
+    plan.id = uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, then, 0));
+    plan.write(&estate.path("plan.json")).unwrap();
+    let (code, report) = estate.apply();
+    assert_eq!(code, 0, "{report:#}");
+    let moved = estate.tree();
+    let id = plan.id.to_string();
+    let (code, rows) = estate.json(&["purge", &id, "--set", "grace.quarantine=1h"]);
+    assert!(code == 0 && rows[0]["forbidden"].to_string().contains("not_due"), "{rows}");
+    assert_eq!(estate.tree(), moved);
+}
+
 /// A version whose file was moved comes back while it lies in quarantine: the purge brings its file back, alarms, and purges the rest.
 #[tokio::test]
 async fn a_purge_never_takes_what_somebody_names_by_now() {

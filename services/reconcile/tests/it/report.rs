@@ -341,6 +341,33 @@ async fn a_commit_on_a_graphs_table_that_the_graph_did_not_make_is_an_error() {
     assert_eq!(foreign[0]["severity"], "error");
     let detail = foreign[0]["detail"].as_str().unwrap();
     assert!(detail.contains("2 of its versions") && detail.contains('3') && detail.contains('4'), "{detail}");
+    // What the graph signed is its own, also after its first pin; what Squire stamped never is, also before that.
+    let signed = dir.path().join("lake/g/nodes/0002-0001");
+    let uri = squire_lake::uri::canonical(signed.to_str().unwrap()).unwrap();
+    Sample::new(uri.as_str(), Columns::default()).write(10, 0).await.unwrap();
+    let stamped = stamp(&uri).await;
+    let mut sample = Sample::open(&lake(), &uri, Columns::default()).await.unwrap();
+    sample.commit_detached().await.unwrap().commit_by_graph().await.unwrap();
+    let (_, whole) = report(&dir, &["lake"]);
+    let rows = whole["datasets"].as_array().unwrap();
+    let row = rows.iter().find(|d| d["uri"].as_str().unwrap().ends_with("/0002-0001")).unwrap();
+    let foreign: Vec<&Value> =
+        row["findings"].as_array().unwrap().iter().filter(|f| f["kind"] == "foreign_commit").collect();
+    assert_eq!(foreign.len(), 1, "{row:#}");
+    let detail = foreign[0]["detail"].as_str().unwrap();
+    assert!(detail.contains("1 of its versions") && detail.ends_with(&format!(": {stamped}")), "{detail}");
+}
+
+fn lake() -> squire_lake::Lake {
+    squire_lake::Lake::new(std::sync::Arc::new(|_: &str| std::collections::HashMap::new()), 256 << 20)
+}
+
+/// One commit of Squire's own; its version.
+async fn stamp(uri: &str) -> u64 {
+    let lake = lake();
+    let dataset = std::sync::Arc::new(lake.open(uri).await.unwrap());
+    let stamper = squire_lake::stamp::Stamper { estate: Uuid::now_v7(), run: Uuid::now_v7() };
+    squire_lake::commit::empty(&lake, &dataset, &stamper, 1).await.unwrap().version_id()
 }
 
 /// A run of ours wrote a file and does not know whether its commit landed: no version names the file. Of others' young files

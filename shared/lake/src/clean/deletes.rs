@@ -96,3 +96,42 @@ fn is_denied(e: &object_store::Error) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::Lake;
+
+    /// How long thirty deletes take, ten in one request at most, by a clock that only waiting moves.
+    fn thirty(per_second: u32) -> Duration {
+        let dir = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            let lake = Lake::new(std::sync::Arc::new(|_: &str| Default::default()), 1 << 20);
+            let uri = crate::uri::canonical(dir.path().to_str().expect("UTF-8")).expect("a URI");
+            let place = Place { deletes_at_once: 10, ..lake.place(&uri).await.expect("a place") };
+            let names: Vec<String> = (0..30).map(|n| format!("{n}.lance")).collect();
+            for name in &names {
+                std::fs::write(dir.path().join(name), "x").expect("written");
+            }
+            let paths: Vec<&str> = names.iter().map(String::as_str).collect();
+            let began = Instant::now();
+            let ended = delete_all(&place, &paths, &Rate::new(per_second)).await;
+            assert!(ended.iter().all(|e| *e == Deleted::Gone) && ended.len() == 30, "{ended:?}");
+            assert_eq!(std::fs::read_dir(dir.path()).expect("a folder").count(), 0);
+            began.elapsed()
+        })
+    }
+
+    #[test]
+    fn a_bulk_delete_takes_a_turn_for_each_of_its_objects() {
+        // Three requests; the last waits for the twenty objects before its own.
+        assert_eq!(thirty(100), Duration::from_millis(200));
+        // No request has more than a second's worth.
+        assert_eq!(thirty(5), Duration::from_secs(5));
+    }
+}

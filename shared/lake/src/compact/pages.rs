@@ -102,7 +102,74 @@ fn are_large(columns: &[(usize, u64)]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use lance_io::utils::CachedFileSize;
+    use lance_table::format::overlay::{DataOverlayFile, OverlayCoverage};
+    use lance_table::format::{DataFile, DeletionFile, DeletionFileType};
+
     use super::*;
+
+    fn file(bytes: u64) -> DataFile {
+        DataFile {
+            path: "a.lance".into(),
+            fields: Arc::from([0]),
+            column_indices: Arc::from([0]),
+            file_major_version: 2,
+            file_minor_version: 1,
+            file_size_bytes: CachedFileSize::new(bytes),
+            base_id: None,
+        }
+    }
+
+    /// Two fragments of 1,000 rows and 8 MiB, which may be copied, with a change to the second.
+    fn may(change: impl FnOnce(&mut Fragment), key: Option<&str>, target_rows: u64) -> bool {
+        let whole = |id| Fragment { files: vec![file(8 << 20)], physical_rows: Some(1_000), ..Fragment::new(id) };
+        let mut fragments = [whole(0), whole(1)];
+        change(&mut fragments[1]);
+        let table_config = key.map(|k| (format!("lance.compaction.{k}"), "1".to_string())).into_iter().collect();
+        may_copy(&fragments, &Settings { target_rows, widest_row_bytes: 8_000, concurrency: 1, table_config })
+    }
+
+    #[test]
+    fn only_whole_files_of_the_dataset_itself_are_copied() {
+        let as_is = |_: &mut Fragment| {};
+        assert!(may(as_is, None, 10_000));
+        assert!(may(as_is, Some("target_rows_per_fragment"), 10_000), "what a copy keeps as well");
+        for key in ["compaction_mode", "max_bytes_per_file", "max_rows_per_group", "data_storage_version"] {
+            assert!(!may(as_is, Some(key), 10_000), "{key}");
+        }
+        assert!(!may(as_is, None, 1_000), "two outputs");
+        assert!(!may(|f| f.files.push(file(8 << 20)), None, 10_000), "columns in files of their own");
+        assert!(!may(|f| f.files[0].base_id = Some(1), None, 10_000), "a file under another base");
+        assert!(!may(|f| f.files[0].file_size_bytes = CachedFileSize::unknown(), None, 10_000), "no recorded size");
+        assert!(
+            !may(|f| f.files[0].column_indices = Arc::from([0; 20]), None, 10_000),
+            "less than a MiB for each page"
+        );
+        let deleted = |f: &mut Fragment| {
+            f.deletion_file = Some(DeletionFile {
+                read_version: 1,
+                id: 1,
+                file_type: DeletionFileType::Array,
+                num_deleted_rows: Some(1),
+                base_id: None,
+            });
+        };
+        assert!(!may(deleted, None, 10_000), "deleted rows");
+        let overlaid = |f: &mut Fragment| {
+            let coverage = OverlayCoverage::Shared(Arc::default());
+            f.overlays.push(DataOverlayFile { data_file: file(1), coverage, committed_version: 2 });
+        };
+        assert!(!may(overlaid, None, 10_000), "values in an overlay");
+        let settings =
+            Settings { target_rows: 1 << 20, widest_row_bytes: 1, concurrency: 1, table_config: Default::default() };
+        let many: Vec<Fragment> = (0..257)
+            .map(|id| Fragment { files: vec![file(8 << 20)], physical_rows: Some(10), ..Fragment::new(id) })
+            .collect();
+        assert!(may_copy(&many[..256], &settings) && !may_copy(&many, &settings), "a page of each of too many files");
+        assert!(!may_copy(&many[..1], &settings), "one file alone");
+    }
 
     #[test]
     fn small_pages_and_many_pages_are_written_anew() {

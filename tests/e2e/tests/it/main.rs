@@ -19,3 +19,4 @@ mod required;
 mod rolling_upgrade;
 mod slices;
 mod stamps;
+mod verdicts;
