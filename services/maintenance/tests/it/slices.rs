@@ -170,6 +170,10 @@ async fn a_commit_that_comes_twice_has_the_effect_of_once() {
     let head = seen(&inside.uri).await.version();
     let applied = inside.land(again).await;
     assert!(applied.commits.is_empty() && applied.failures.is_empty(), "{applied:?}");
+    assert_eq!(
+        applied.stranded, 0,
+        "its stamp says that these files are HEAD's, and not that a race for them was lost"
+    );
     let look = seen(&inside.uri).await;
     assert_eq!((look.version(), look.fragments.len()), (head, 6));
     assert!(look.missing.is_empty(), "{:?}", look.missing);

@@ -259,6 +259,11 @@ async fn a_purge_waits_for_the_grace_and_brings_back_what_is_named() {
         let (_, rows) = estate.json(&["purge", &id, "--set", "grace.quarantine=0s"]);
         assert!(rows[0]["forbidden"].to_string().contains(says), "{says}: {rows}");
         assert_eq!(estate.tree(), moved);
+        if says == "frozen" {
+            let (_, rows) = estate.json(&["undo", &id]);
+            assert!(rows[0]["forbidden"].to_string().contains(says), "{rows}");
+            assert_eq!(estate.tree(), moved, "nothing gets past a freeze");
+        }
         estate.admin(off);
     }
     // By now a manifest names one of the two: a version is put back whose file had been left over.
@@ -353,6 +358,10 @@ async fn a_plan_that_is_not_fit_is_refused_as_a_whole() {
     // Another registry, an empty one, and one that is gone.
     estate.admin(&["init", &estate.text("ctl")]);
     estate.refuses(3, "another estate", &["--registry", &estate.text("ctl")]);
+    // Nothing of it is left: another mount, or another bucket of that name.
+    std::fs::rename(estate.path("lake/orders"), estate.path("away")).unwrap();
+    estate.refuses(3, "empty_scan", &[]);
+    std::fs::rename(estate.path("away"), estate.path("lake/orders")).unwrap();
     // And without any change it goes.
     assert_eq!(estate.apply().0, 0);
     assert!(!estate.path("lake/orders/data/one.lance").exists());
@@ -773,6 +782,68 @@ async fn every_block_keeps_a_dropped_table() {
     estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
     estate.plan();
     assert!(!estate.plan_file().items().is_empty());
+}
+
+/// Whose the bytes of a dropped table are is asked when they are planned, when they go, and when they are purged.
+#[tokio::test]
+async fn who_owns_a_dropped_table_is_asked_by_apply_and_purge_too() {
+    let estate = with_a_dropped_table().await;
+    let id = estate.plan();
+    let sub = estate.text("lake/orders/sub");
+    let refused = |says: &str| {
+        let there = tree(&estate.path("lake/orders"));
+        let (code, report) = estate.apply();
+        assert_eq!(code, 0, "{report:#}");
+        assert!(row(&report, "/orders")["outcome"].to_string().contains(says), "{says}: {report:#}");
+        assert!(tree(&estate.path("lake/orders")) == there, "{says}");
+    };
+    let covered = |verb: &str| match verb {
+        "create" => {
+            std::fs::create_dir_all(&sub).unwrap();
+            estate.admin(&["warehouse", "create", "v", "--project", "p", "--root", &sub]);
+        }
+        _ => {
+            estate.admin(&["warehouse", "drop", "warehouse/v"]);
+            std::fs::remove_dir_all(&sub).unwrap();
+        }
+    };
+    let (_, said) = estate.try_admin(&["block", "add", "namespace/n", "--reason", "a reader"]);
+    refused("blocked");
+    estate.admin(&["block", "remove", said.split_whitespace().nth(1).unwrap()]);
+    covered("create");
+    refused("warehouse v covers it");
+    covered("drop");
+    assert_eq!(estate.apply().0, 0);
+    let moved = estate.tree();
+    covered("create");
+    let purge = ["purge", &id, "--set", "grace.quarantine=0s"];
+    let (_, rows) = estate.json(&purge);
+    assert!(rows[0]["forbidden"].to_string().contains("warehouse v covers it"), "{rows}");
+    covered("drop");
+    let marker = estate.path("lake/.squire-estate");
+    let own = std::fs::read(&marker).unwrap();
+    std::fs::write(&marker, "01920000-0000-7000-8000-00000000abcd\n").unwrap();
+    let (code, out, err) = estate.reclaim(&purge);
+    assert!(out.contains("registry_lost") || err.contains("registry_lost"), "{code}: {out}{err}");
+    let left: Tree = estate.tree().into_iter().filter(|(path, _)| !path.starts_with("orders")).collect();
+    assert!(left == moved, "{:?}", left.keys());
+    std::fs::write(&marker, own).unwrap();
+    let (code, rows) = estate.json(&purge);
+    assert!(code == 0 && rows[0]["gone"][0].as_u64().unwrap() > 5, "{rows}");
+}
+
+/// A table that a graph owns by now is nobody's to reclaim, whatever a plan of before says.
+#[tokio::test]
+async fn a_table_that_a_graph_took_over_since_the_plan_is_left_alone() {
+    let estate = Estate::new().await;
+    estate.plan();
+    let orders = estate.path("lake/orders");
+    squire_lake::sample::set_schema_metadata(&orders, "omnigraph:internal_schema_version", "14").unwrap();
+    let before = estate.tree();
+    let (code, report) = estate.apply();
+    assert_eq!(code, 0, "{report:#}");
+    assert!(row(&report, "/orders")["outcome"].to_string().contains("graph_owned"), "{report:#}");
+    assert_eq!(estate.tree(), before);
 }
 
 /// A copy of the registry has the estate's id, and knows of no hold that was put on since.

@@ -29,11 +29,14 @@ impl<'s> OnS3<'s> {
         let config = format!("[registry]\nroot = \"{root}/_squire\"\n{}", server.storage(Some(&proxy.endpoint())));
         std::fs::write(dir.path().join("squire.toml"), config).unwrap();
         let out = Self { dir, server, proxy, bucket: server.bucket(), prefix };
-        let binary = assert_cmd::cargo::cargo_bin("squire-reconcile").with_file_name("squire-registry");
-        let made = Command::new(binary).current_dir(out.dir.path()).args(["init", &format!("{root}/_squire")]).output();
-        let made = made.unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        out.admin(&["init", &format!("{root}/_squire")]);
         out
+    }
+
+    fn admin(&self, args: &[&str]) {
+        let binary = assert_cmd::cargo::cargo_bin("squire-reconcile").with_file_name("squire-registry");
+        let said = Command::new(binary).current_dir(self.dir.path()).args(args).output().unwrap();
+        assert!(said.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said.stderr));
     }
 
     /// With a table of three versions, 60 rows, and leftovers.
@@ -199,6 +202,61 @@ fn a_manifest_that_lands_between_the_check_and_the_delete_has_its_files_back_at_
     let metrics = std::fs::read_to_string(estate.dir.path().join("metrics")).unwrap();
     let alarm = "squire_invariant_violations_total{invariant=\"references_live\"} ";
     assert!(metrics.lines().any(|l| l.starts_with(alarm) && !l.ends_with(" 0")), "{metrics}");
+}
+
+/// The first object's delete.
+fn deletes_of_orders(prefix: &str) -> impl FnMut(&Request) -> bool + Send + use<> {
+    let orders = format!("{prefix}/orders/");
+    move |r| {
+        let paths = r.keys.iter().chain((r.method == "DELETE").then_some(&r.path));
+        paths.into_iter().any(|p| p.contains(&orders))
+    }
+}
+
+/// The registry is asked before every batch, and the first object of a dataset is one.
+#[test]
+fn a_freeze_that_comes_while_it_goes_lets_the_rest_stay() {
+    let Some(server) = Server::shared("a_freeze_that_comes_while_it_goes_lets_the_rest_stay") else { return };
+    let estate = OnS3::new(server, "frozen");
+    let before = estate.orders();
+    estate.plan();
+    let (gate, rule) = gated(deletes_of_orders("frozen"));
+    estate.proxy.set(rule);
+    let child = estate.applying();
+    gate.arrived();
+    estate.admin(&["protection", "set", "estate", "freeze"]);
+    gate.open();
+    let ended = child.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(cleanup(&report).to_string().contains("frozen"), "{report:#}");
+    assert_eq!(cleanup(&report)["files_removed"], 1, "{report:#}");
+    let gone = before.keys().filter(|path| !estate.orders().contains_key(*path)).count();
+    assert_eq!(gone, 1, "the one that was on its way");
+}
+
+/// A clone comes into the estate when its files are about to go: the look over everything at the end brings them back.
+#[test]
+fn a_clone_that_comes_while_it_goes_has_its_files_back() {
+    let Some(server) = Server::shared("a_clone_that_comes_while_it_goes_has_its_files_back") else { return };
+    let estate = OnS3::empty(server, "cloned");
+    server.pylance("write", &estate.uri("orders"), json!({"rows_each": 20, "appends": 2}));
+    server.pylance("clone", &estate.uri("orders"), json!({"to": "s3://lake/cloned-away/clone", "version": 2}));
+    server.pylance("write", &estate.uri("orders"), json!({"rows_each": 7, "overwrite": true}));
+    for version in [1, 2] {
+        estate.bucket.delete(&format!("cloned/orders/_versions/{:020}.manifest", u64::MAX - version));
+    }
+    estate.plan();
+    let (gate, rule) = gated(deletes_of_orders("cloned"));
+    estate.proxy.set(rule);
+    let child = estate.applying();
+    gate.arrived();
+    estate.write("clone", estate.bucket.read("cloned-away/clone"));
+    gate.open();
+    let ended = child.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(3), "{report:#}");
+    let read = server.pylance("read", &estate.uri("clone"), Value::Null);
+    assert_eq!(read["rows"], 40, "{report:#}");
 }
 
 #[test]

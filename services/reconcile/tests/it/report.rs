@@ -118,6 +118,26 @@ async fn what_an_unread_neighbour_may_read_is_no_orphan() {
     assert!(!whole["incomplete"].as_array().unwrap().is_empty());
 }
 
+/// What a manifest that cannot be read names is not known: the report says that it is incomplete, and calls nothing an orphan.
+#[tokio::test]
+async fn a_manifest_that_cannot_be_read_makes_the_report_incomplete() {
+    let dir = tempfile::tempdir().unwrap();
+    let orders = table(&dir, "lake/orders", 3).await;
+    let old = orders.join("data/00000000000000000000000000000001.lance");
+    std::fs::copy(first_data(&orders), &old).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(30 * 86_400);
+    std::fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    let name = format!("_versions/{:020}.manifest", u64::MAX - 1);
+    std::fs::write(orders.join(&name), "no manifest").unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 3, "{whole:#}");
+    let incomplete = whole["incomplete"].as_array().unwrap();
+    assert!(incomplete.iter().any(|i| i["what"].as_str().unwrap().ends_with(&name)), "{whole:#}");
+    let kinds: Vec<String> = found(&whole, "/orders").into_iter().map(|(kind, _)| kind).collect();
+    assert!(kinds.contains(&"unreadable_manifest".to_string()), "{kinds:?}");
+    assert!(!kinds.contains(&"orphan_file".to_string()), "{kinds:?}");
+}
+
 #[tokio::test]
 async fn a_registered_table_without_bytes_and_an_unregistered_dataset_are_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,6 +5,8 @@ use squire_lake::sample::{Columns, Sample, SampleIndex};
 use squire_lake::stamp::Stamper;
 use squire_lake::verify::{self, Rewrite};
 
+use squire_test_support::Server;
+
 use super::support::*;
 
 fn settings(target_rows: u64) -> Settings {
@@ -29,6 +31,7 @@ async fn is_copied(uri: &str, settings: &Settings) -> bool {
     let done: Vec<_> =
         compact::execute(&lake, &head, &[ids], settings).await.into_iter().map(|r| r.expect("rewritten")).collect();
     let copied = done.iter().all(compact::Rewritten::is_copied);
+    let bytes: u64 = done.iter().map(compact::Rewritten::bytes).sum();
     let stamper = Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::now_v7() };
     let landed = compact::land(&lake, &place, &head, done, &stamper, 1).await.map_err(|e| e.0).expect("landed");
     let last = seen(uri).await;
@@ -37,10 +40,13 @@ async fn is_copied(uri: &str, settings: &Settings) -> bool {
     assert_eq!(checks.sampled_rows, 64);
     assert_eq!(Sample::ids(&lake, uri, None).await.expect("read"), wanted);
     assert!(last.missing.is_empty(), "{:?}", last.missing);
+    let mut live = 0;
     for file in last.head.manifest.fragments.iter().flat_map(|f| &f.files) {
         let stored = last.listing.get(&format!("data/{}", file.path)).expect("listed").size;
         assert_eq!(file.file_size_bytes.get().map(u64::from), Some(stored), "its size is recorded");
+        live += stored;
     }
+    assert_eq!(bytes, live, "what was written is counted, also where pages were copied");
     copied
 }
 
@@ -80,4 +86,22 @@ async fn what_a_copy_would_leave_worse_is_written_anew() {
     wide(&uri, 3).await;
     let wish = [("lance.compaction.compaction_mode".to_string(), "reencode".to_string())];
     assert!(!is_copied(&uri, &Settings { table_config: wish.into(), ..settings(1_000_000) }).await, "its own wish");
+}
+
+/// There a copy waits for the footer of one file after the other, where a rewrite reads ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_an_object_store_rows_are_rewritten() {
+    let Some(server) = Server::shared("on_an_object_store_rows_are_rewritten") else { return };
+    let (dir, uri) = place();
+    wide(&uri, 3).await;
+    let files = super::quarantine::tree(&dir.path().join("t")).into_iter();
+    let name = |path: std::path::PathBuf| path.to_str().expect("UTF-8").to_string();
+    let objects = files.map(|(path, bytes)| (name(path), bytes.into())).collect();
+    tokio::task::block_in_place(|| server.bucket().write("copies/t", &objects));
+    let options: std::collections::HashMap<String, String> = server.options().clone().into_iter().collect();
+    let lake = squire_lake::Lake::new(std::sync::Arc::new(move |_: &str| options.clone()), 256 << 20);
+    let head = std::sync::Arc::new(lake.open("s3://lake/copies/t").await.expect("opened"));
+    let ids = head.fragments().iter().map(|f| f.id).collect();
+    let done = compact::execute(&lake, &head, &[ids], &settings(1_000_000)).await;
+    assert!(done.iter().all(|r| r.as_ref().is_ok_and(|r| !r.is_copied())), "{done:?}");
 }

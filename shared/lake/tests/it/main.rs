@@ -13,6 +13,7 @@ mod lost;
 mod namespace;
 mod oracle;
 mod quarantine;
+mod quarantine_races;
 mod quarantine_s3;
 mod schedules;
 mod slices;

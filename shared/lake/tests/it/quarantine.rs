@@ -21,24 +21,24 @@ use uuid::Uuid;
 use super::classes::plant;
 use super::support::*;
 
-const DAY: u64 = 86_400;
-const PLAN: Uuid = Uuid::from_u128(0x0192_0000_0000_7000_8000_0000_0000_0001);
+pub(super) const DAY: u64 = 86_400;
+pub(super) const PLAN: Uuid = Uuid::from_u128(0x0192_0000_0000_7000_8000_0000_0000_0001);
 const INDEX: &str = "_indices/0a0b0c0d-0000-4000-8000-000000000001/page_data.lance";
 
-fn ages() -> Ages {
+pub(super) fn ages() -> Ages {
     Ages { now: Utc::now(), longest_write: Duration::ZERO }
 }
 
-fn nobody() -> KeepSet {
+pub(super) fn nobody() -> KeepSet {
     KeepSet::Complete(BTreeSet::new())
 }
 
-fn root_of(dir: &TempDir) -> String {
+pub(super) fn root_of(dir: &TempDir) -> String {
     squire_lake::uri::canonical(dir.path().to_str().expect("UTF-8")).expect("a URI")
 }
 
 /// Every file below a folder with its bytes, empty folders with none.
-fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(super) fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut out, mut queue) = (BTreeMap::new(), vec![dir.to_path_buf()]);
     while let Some(at) = queue.pop() {
         for entry in std::fs::read_dir(&at).expect("readable").flatten() {
@@ -55,13 +55,19 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// The orphans of a look, as a plan has them.
-fn orphans(look: &Look) -> Vec<Item> {
+pub(super) fn orphans(look: &Look) -> Vec<Item> {
     let found = classes(look, &nobody(), &ages());
     found.of(Class::Orphan).map(|o| Item { path: o.path.clone(), bytes: o.bytes, modified: o.modified }).collect()
 }
 
 /// Takes the items of the dataset `t` below the root away.
-async fn take(lake: &Lake, dir: &TempDir, items: &[Item], rule: Rule, limit: u64) -> (Taken, squire_lake::Result<()>) {
+pub(super) async fn take(
+    lake: &Lake,
+    dir: &TempDir,
+    items: &[Item],
+    rule: Rule,
+    limit: u64,
+) -> (Taken, squire_lake::Result<()>) {
     let root = root_of(dir);
     let uri = format!("{root}/t");
     let mut out = Taken::default();
@@ -75,7 +81,7 @@ async fn take(lake: &Lake, dir: &TempDir, items: &[Item], rule: Rule, limit: u64
     (out, done)
 }
 
-async fn back(dir: &TempDir) -> Vec<Returned> {
+pub(super) async fn back(dir: &TempDir) -> Vec<Returned> {
     let root = root_of(dir);
     let held = quarantine::held(&lake(), &root, PLAN).await.expect("listed");
     let quarantine = Quarantine::open(&lake(), &root, PLAN).await.expect("opened");
@@ -87,7 +93,7 @@ async fn back(dir: &TempDir) -> Vec<Returned> {
 }
 
 /// A dataset with leftovers of several kinds, one of them in a folder of an odd name, and their items.
-async fn with_leftovers() -> (TempDir, Vec<Item>) {
+pub(super) async fn with_leftovers() -> (TempDir, Vec<Item>) {
     let (dir, uri) = place();
     let mut sample = table(&uri, 2, 10).await;
     sample.branch("a/b", 1).await.expect("branched");
@@ -212,7 +218,7 @@ async fn incomplete_references_let_nothing_go() {
     assert_eq!(tree(dir.path()).len(), before.len());
 }
 
-fn faulty(rule: impl Fn(Operation, &str) -> Fault + Send + Sync + 'static) -> Lake {
+pub(super) fn faulty(rule: impl Fn(Operation, &str) -> Fault + Send + Sync + 'static) -> Lake {
     Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, Faults::new(rule))
 }
 
