@@ -131,3 +131,28 @@ pub fn choose(
     }
     (going, kept)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(days: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + chrono::Duration::days(days)
+    }
+
+    /// Versions that go on day 100, with a retention of a week, of versions made on these days.
+    fn going(days: &[i64]) -> Vec<u64> {
+        let version = |(version, day): (u64, &i64)| Version { version, time: at(*day), ours: true };
+        let versions: Vec<Version> = (1..).zip(days).map(version).collect();
+        let policy = Policy { retention: std::time::Duration::from_secs(7 * 86_400), ..Policy::default() };
+        let (going, kept) = choose(&versions, &BTreeMap::new(), &Erasure::default(), &policy, at(100));
+        assert_eq!(going.len() + kept.len(), versions.len() - 1, "HEAD is neither");
+        going.into_iter().collect()
+    }
+
+    #[test]
+    fn a_clock_that_went_backwards_makes_no_version_old() {
+        assert_eq!(going(&[50, 60, 99]), [1], "the second was replaced yesterday");
+        assert_eq!(going(&[50, 99, 60]), [0; 0], "the second was made yesterday, whatever its successor's clock said");
+    }
+}

@@ -4,9 +4,10 @@
 //! has waited for a minute is next.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::report::Invariant;
 use crate::telemetry::{Metrics, resident_bytes};
@@ -214,6 +215,25 @@ mod tests {
                 assert_eq!(admission.used(), 0);
             });
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_waited_for_a_minute_is_next() {
+        let admission = Admission::new(100);
+        let first = admission.admit(60).await;
+        let (waiting, later) = (admission.clone(), admission.clone());
+        let big = tokio::spawn(async move { waiting.admit(80).await });
+        tokio::time::sleep(PATIENCE).await;
+        // It would fit beside the first, as it would have a minute ago.
+        let small = tokio::spawn(async move { later.admit(40).await });
+        tokio::time::sleep(PATIENCE).await;
+        assert!(!small.is_finished() && !big.is_finished());
+        drop(first);
+        let big = big.await.expect("admitted");
+        tokio::time::sleep(PATIENCE).await;
+        assert!(!small.is_finished(), "they do not fit together");
+        drop(big);
+        assert_eq!(small.await.expect("admitted").bytes, 40);
     }
 
     #[tokio::test]

@@ -166,3 +166,26 @@ async fn only_the_steps_that_were_asked_for_are_planned() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_merges_few_neighbours_once_the_table_is_quiet() {
+    let here = lake_for_keys().await;
+    let root = here.text("lake");
+    let outcome = |min: &str, settle: &str| {
+        let sets = [format!("policy.min_fragments={min}"), format!("policy.settle_after={settle}")];
+        let args =
+            ["plan", &root, "--due", "--set", "policy.optimize_indices=false", "--set", &sets[0], "--set", &sets[1]];
+        let outcome = report(&args)["datasets"][0]["outcome"].clone();
+        outcome["reason"].as_str().or(outcome["kind"].as_str()).expect("an outcome").to_string()
+    };
+    // It was written three days ago, and has twelve small fragments.
+    assert_ne!(outcome("50", "30d"), "planned");
+    assert_eq!(outcome("50", "1d"), "planned");
+    assert_eq!(outcome("3", "30d"), "planned");
+    let uri = here.uri("lake/acme-silver/t");
+    let mut sample = squire_lake::sample::Sample::open(&lake(), &uri, Default::default()).await.expect("opened");
+    sample.delete("id < 300").await.expect("deleted");
+    assert_ne!(outcome("50", "30d"), "planned", "one row of a hundred is deleted");
+    sample.delete("id < 6000").await.expect("deleted");
+    assert_eq!(outcome("50", "30d"), "planned", "a fifth is deleted");
+}

@@ -8,7 +8,7 @@ use squire_lake::index::{IndexInfo, Segment, State};
 use squire_lake::look::FragmentInfo;
 use squire_maintenance::plan::layout::VersionInfo;
 use squire_maintenance::plan::{self, Layout, Limits, Rules, Settings, Steps, target};
-use squire_registry::{Floors, Governance, Policy, Snapshot};
+use squire_registry::{Floors, Governance, Level, Policy, ProtectionInfo, Snapshot, Subject};
 use squire_service::config::Mode;
 
 pub fn now() -> DateTime<Utc> {
@@ -223,4 +223,49 @@ fn a_tier_read_from_the_uri_bounds_only_wide_rows() {
     insta::assert_snapshot!(
         decisions(&narrow, &Policy::default(), &settings()) + &decisions(&wide, &Policy::default(), &settings())
     );
+}
+
+/// The clock merges a run of neighbours once there are enough of them, or the table has been quiet for long, or there is something to
+/// erase; by hand two are enough.
+#[test]
+fn the_clock_waits_for_enough_neighbours() {
+    let tasks = |by_clock: bool, policy: &Policy, deleted: u64| {
+        let fragments = [3, 0].map(|d| d * deleted / 3).into_iter().zip(0..);
+        let layout = layout(fragments.map(|(deleted, id)| fragment(id, 10, deleted, 1_000)).collect(), Vec::new());
+        let (governance, settings) = (governance(policy), Settings { by_clock, ..settings() });
+        let rules = rules(&governance, &settings);
+        let target = target::decide(&layout, &governance, &settings);
+        plan::compaction::tasks(&layout, &target, &Limits::of(&layout, &rules)).len()
+    };
+    let hours = |n: u64| std::time::Duration::from_secs(n * 3_600);
+    // It was written two hours ago.
+    let busy = Policy { min_fragments: 3, settle_after: hours(24), ..Policy::default() };
+    assert_eq!((tasks(true, &busy, 0), tasks(false, &busy, 0)), (0, 1));
+    assert_eq!(tasks(true, &Policy { min_fragments: 2, ..busy.clone() }, 0), 1);
+    assert_eq!(tasks(true, &Policy { settle_after: hours(1), ..busy.clone() }, 0), 1, "quiet");
+    assert_eq!(tasks(true, &busy, 5), 1, "half of a fragment's rows are deleted");
+}
+
+/// What was rewritten within the retention counts for the clock; a sweep by hand is free; under a hold nothing is rewritten twice, by
+/// anybody and however long ago.
+#[test]
+fn what_was_rewritten_already_counts_for_the_clock_and_under_a_hold() {
+    let policy =
+        Policy { retention: std::time::Duration::from_secs(7 * 86_400), max_stranded: 2.0, ..Policy::default() };
+    let left = |by_clock: bool, held: bool, days: i64| {
+        let layout = layout((0..4).map(|id| fragment(id, 10, 0, 1 << 20)).collect(), Vec::new());
+        let mut governance = governance(&policy);
+        governance.protection =
+            held.then(|| ProtectionInfo { level: Level::KeepHistory, subject: Subject::Estate, reason: None });
+        let (settings, rewritten) =
+            (Settings { by_clock, ..settings() }, [(now() - chrono::Duration::days(days), 3 << 20)]);
+        let rules = Rules { rewritten: &rewritten, ..rules(&governance, &settings) };
+        Limits::of(&layout, &rules).rewrite_left.map(|(bytes, _)| bytes >> 20)
+    };
+    assert_eq!(left(true, false, 1), Some(5), "twice four MiB, of which three are spent");
+    assert_eq!(left(true, false, 8), Some(8), "past its retention");
+    assert_eq!(left(false, false, 1), None);
+    for by_clock in [true, false] {
+        assert_eq!((left(by_clock, true, 1), left(by_clock, true, 400)), (Some(1), Some(1)));
+    }
 }

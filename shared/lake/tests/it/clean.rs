@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use squire_lake::Lake;
 use squire_lake::clean::{self, Rate, removal};
+use squire_lake::faults::{Fault, Faults, Operation};
 use squire_lake::look::{Look, owner};
 use squire_lake::refs::{CloneGraph, KeepSet};
 use squire_lake::sample::{Sample, SampleIndex};
@@ -236,5 +238,41 @@ async fn a_tag_made_while_manifests_go_brings_them_back() {
     for version in 1..=5 {
         let ids = Sample::ids(&lake(), &uri, Some(version)).await.expect("every version is back");
         assert_eq!(ids.len() as u64, 20 * version);
+    }
+}
+
+/// One by one, as on a local disk: what could not be deleted is counted as failed and not as gone, a manifest that stays keeps its
+/// files, and the next clean-up finds both again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_deleted_is_told_and_found_again() {
+    for fails in ["_transactions/", &format!("{:020}.manifest", u64::MAX - 3)] {
+        let (_dir, uri) = place();
+        let mut sample = table(&uri, 3, 20).await;
+        sample.overwrite(5, 500).await.expect("overwritten");
+        let look = seen(&uri).await;
+        let plan = removal(&look, &(1..4).collect(), &KeepSet::Complete(BTreeSet::new())).expect("complete");
+        let part = fails.to_string();
+        let faults = Faults::new(move |operation, path| match operation == Operation::Delete && path.contains(&part) {
+            true => Fault::Fail(std::io::ErrorKind::ConnectionReset),
+            false => Fault::Pass,
+        });
+        let lake = Lake::with_faults(std::sync::Arc::new(|_: &str| Default::default()), 256 << 20, faults);
+        let place = lake.place(&uri).await.expect("a place");
+        let cleaned = clean::apply(&place, &plan, &rate(), || async { Ok(()) }, |_| {}).await.expect("applied");
+        let left = |look: &Look| {
+            let there = |path: &str| look.listing.get(path).is_some();
+            let versions = plan.versions.iter().filter(|v| there(&v.manifest)).count();
+            (versions, plan.files.iter().filter(|f| there(&f.path)).count())
+        };
+        let (versions, files) = left(&seen(&uri).await);
+        assert_eq!(cleaned.versions.len(), plan.versions.len() - versions, "{fails}: {cleaned:?}");
+        assert_eq!(cleaned.files as usize, plan.files.len() - files, "{fails}: {cleaned:?}");
+        assert!(cleaned.failed > 0 && cleaned.bytes < plan.bytes(), "{fails}: {cleaned:?}");
+        if versions == 1 {
+            assert_eq!(cleaned.failed, 1, "its files are not tried: {cleaned:?}");
+            assert_eq!(Sample::ids(&super::support::lake(), &uri, Some(3)).await.expect("it reads").len(), 60);
+            let again = apply(&seen(&uri).await, &[3].into()).await;
+            assert_eq!((again.versions, again.failed, left(&seen(&uri).await)), (vec![3], 0, (0, 0)));
+        }
     }
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use squire_service::bus::data::PassRequested;
 use squire_test_support::{Action, Gate, kind};
+use uuid::Uuid;
 
 use crate::fleet::Fleet;
 
@@ -59,6 +61,10 @@ fn an_observing_replica_writes_nothing() {
         replica.metric("squire_datasets").into_iter().filter(|(labels, n)| labels.contains("planned") && *n > 0.0);
     assert_eq!(planned.count(), 1, "{:?}", replica.metric("squire_datasets"));
     assert_eq!(replica.metric("squire_due_datasets"), [(String::new(), 1.0)]);
+    // Nor does it do what another replica handed out.
+    let pass = PassRequested { run: Uuid::now_v7(), uri: fleet.uri("orders"), by_hand: false };
+    fleet.with_bus(async |bus| bus.request_pass(&pass).await.expect("asked"));
+    fleet.settles();
     assert!(fleet.objects() == before, "an object changed");
     let writes: Vec<_> = proxy.writes().into_iter().filter(|w| kind(w) != "PUT schedule").collect();
     assert!(writes.is_empty(), "{writes:#?}");

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use squire_registry::ClaimOutcome;
 use squire_test_support::{Action, Gate, kind, on_nth_of_kind};
+use uuid::Uuid;
 
 use crate::fleet::{Fleet, wait};
 
@@ -113,6 +115,41 @@ fn a_replica_that_slept_past_its_claim_deletes_nothing() {
     let left = fleet.versions("orders");
     assert!(left.as_array().map_or(0, Vec::len) < versions.as_array().map_or(0, Vec::len), "{left} of {versions}");
     assert_eq!(fleet.read("orders")["digest"], digest);
+    fleet.oracle_after_harm();
+}
+
+/// Somebody else has the claim by then, and may be at anything.
+#[test]
+fn a_replica_that_slept_past_its_claim_commits_nothing() {
+    let Some(fleet) = Fleet::new("a_replica_that_slept_past_its_claim_commits_nothing") else { return };
+    fleet.plain("orders", 4);
+    let digest = fleet.read("orders")["digest"].clone();
+    let (proxy, gate) = (fleet.proxy(), Gate::new());
+    // Executed; what is left is the commit.
+    proxy.set(on_nth_of_kind("PUT data", 1, Action::HoldAnswer(gate.clone())));
+    let sleeper = fleet.replica_behind(Some(&proxy), &["grace.claim_ttl=4s", "bus.ack_wait=1s"]);
+    fleet.tick();
+    gate.arrived();
+    sleeper.signal(Signal::STOP);
+    let uri = fleet.uri("orders");
+    let claim = fleet.with_registry(async |registry| {
+        loop {
+            match registry.claim(&uri, Uuid::now_v7(), Duration::from_secs(600)).await.expect("asked") {
+                ClaimOutcome::Held(claim) => return claim,
+                ClaimOutcome::Taken { .. } => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    });
+    sleeper.signal(Signal::CONT);
+    gate.open();
+    wait("the woken one has ended its pass", || {
+        let lost = sleeper.metric("squire_claims_lost_total");
+        lost.iter().any(|(_, n)| *n > 0.0).then_some(())
+    });
+    assert_eq!(fleet.versions("orders"), json!([1, 2, 3, 4]));
+    fleet.with_registry(async |_| claim.release().await).expect("released");
+    fleet.settles();
+    fleet.is_done(&[&sleeper], "orders", &digest);
     fleet.oracle_after_harm();
 }
 

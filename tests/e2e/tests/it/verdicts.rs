@@ -14,8 +14,13 @@ use crate::replica::Replica;
 
 /// Messages of work that a replica gave back.
 fn requeued(replica: &Replica) -> f64 {
-    let work = |labels: &str| labels.contains("stream=\"work\"") && labels.contains("outcome=\"requeued\"");
-    replica.metric("squire_messages_total").into_iter().filter(|(labels, _)| work(labels)).map(|(_, n)| n).sum()
+    requeued_of(replica, "work")
+}
+
+fn requeued_of(replica: &Replica, stream: &str) -> f64 {
+    let stream = format!("stream=\"{stream}\"");
+    let counted = |labels: &str| labels.contains(&stream) && labels.contains("outcome=\"requeued\"");
+    replica.metric("squire_messages_total").into_iter().filter(|(labels, _)| counted(labels)).map(|(_, n)| n).sum()
 }
 
 /// Nothing is queued or given up, the one dataset is merged with these rows, and one tick has led to it.
@@ -51,11 +56,13 @@ fn a_pass_that_fails_in_passing_is_done_later_without_another_tick() {
     is_merged_by_one_tick(&fleet, &[&replica], &digest);
 }
 
+/// One pass finds the registry unreadable in its middle, the other at its beginning.
 #[test]
-fn a_pass_that_cannot_read_the_registry_is_done_later_without_another_tick() {
-    let test = "a_pass_that_cannot_read_the_registry_is_done_later_without_another_tick";
+fn passes_that_cannot_read_the_registry_are_done_later_without_another_tick() {
+    let test = "passes_that_cannot_read_the_registry_are_done_later_without_another_tick";
     let Some(fleet) = Fleet::new(test) else { return };
-    fleet.plain("orders", 4);
+    let names = ["orders", "other"];
+    names.iter().for_each(|name| fleet.plain(name, 4));
     let digest = fleet.read("orders")["digest"].clone();
     let (proxy, broken, gate) = (fleet.proxy(), Arc::new(AtomicBool::new(false)), Gate::new());
     let (is_broken, mut hold) = (broken.clone(), on_nth_of_kind("PUT data", 1, Action::Hold(gate.clone())));
@@ -63,17 +70,35 @@ fn a_pass_that_cannot_read_the_registry_is_done_later_without_another_tick() {
         true => Action::Status(503),
         false => hold(r),
     });
-    let replica = fleet.replica_behind(Some(&proxy), &[]);
+    let replica = fleet.replica_behind(Some(&proxy), &["limits.concurrency=1", "grace.claim_ttl=6s"]);
     fleet.tick();
     gate.arrived();
     broken.store(true, Ordering::SeqCst);
     gate.open();
-    wait("the message is given back", || (requeued(&replica) > 0.0).then_some(()));
-    assert_eq!(
-        fleet.versions("orders"),
-        json!([1, 2, 3, 4]),
-        "what may forbid it was not read, so nothing is committed"
-    );
+    wait("both messages are given back", || (requeued(&replica) >= 2.0).then_some(()));
+    for name in names {
+        assert_eq!(fleet.versions(name), json!([1, 2, 3, 4]), "what may forbid it was not read: nothing is committed");
+    }
+    broken.store(false, Ordering::SeqCst);
+    is_merged_by_one_tick(&fleet, &[&replica], &digest);
+    assert_eq!(fleet.read("other")["fragments"], 1);
+}
+
+#[test]
+fn a_tick_that_cannot_read_the_registry_sweeps_later() {
+    let Some(fleet) = Fleet::new("a_tick_that_cannot_read_the_registry_sweeps_later") else { return };
+    fleet.plain("orders", 4);
+    let digest = fleet.read("orders")["digest"].clone();
+    let (proxy, broken) = (fleet.proxy(), Arc::new(AtomicBool::new(false)));
+    let is_broken = broken.clone();
+    proxy.set(move |r| match is_registrys(r) && is_broken.load(Ordering::SeqCst) {
+        true => Action::Status(503),
+        false => Action::Pass,
+    });
+    let replica = fleet.replica_behind(Some(&proxy), &[]);
+    broken.store(true, Ordering::SeqCst);
+    fleet.tick();
+    wait("the tick is given back", || (requeued_of(&replica, "ticks") > 0.0).then_some(()));
     broken.store(false, Ordering::SeqCst);
     is_merged_by_one_tick(&fleet, &[&replica], &digest);
 }
