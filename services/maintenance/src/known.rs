@@ -101,6 +101,21 @@ impl Memory {
         self.known.get(uri).filter(|_| !self.doubted.contains(uri))
     }
 
+    /// A memory that holds no more than what a dataset reads of others; the one that is there where it says the same, so that nothing
+    /// is written.
+    fn reading(&self, uri: &str, mark: Mark, now: DateTime<Utc>) -> Known {
+        let same = self.known.get(uri).filter(|k| k.mark == mark && k.shown.is_none() && k.due_at > now);
+        same.cloned().unwrap_or_else(|| Known {
+            mark,
+            basis: 0,
+            due_at: longest(uri, now),
+            not_due: false,
+            shown: None,
+            stored: None,
+            findings: Vec::new(),
+        })
+    }
+
     /// What was a dataset at the last look.
     pub fn datasets(&self) -> BTreeSet<String> {
         self.known.keys().filter(|uri| !self.doubted.contains(*uri)).cloned().collect()
@@ -261,19 +276,13 @@ pub async fn remember(estate: &Estate, settings: &Settings, planned: &PlannedEst
     let now = estate.now();
     let mut found: HashMap<String, Option<Known>> = HashMap::new();
     for candidate in &planned.candidates {
-        found.insert(candidate.uri.clone(), of_candidate(estate, settings, planned, candidate, now));
+        let known = of_candidate(estate, settings, planned, candidate, now);
+        // Who only observes hands out no passes, and writes nothing for them.
+        let reads = || of_reads(planned, candidate, now).filter(|_| settings.mode != Mode::Observe);
+        found.insert(candidate.uri.clone(), known.or_else(reads));
     }
     for (uri, mark) in &planned.neighbours.looked {
-        let known = mark.clone().map(|mark| Known {
-            mark,
-            basis: 0,
-            due_at: longest(uri, now),
-            not_due: false,
-            shown: None,
-            stored: None,
-            findings: Vec::new(),
-        });
-        found.insert(uri.clone(), known);
+        found.insert(uri.clone(), mark.clone().map(|mark| planned.memory.reading(uri, mark, now)));
     }
     if planned.scope.unreadable.is_empty() {
         let gone = planned.memory.known.keys().filter(|uri| {
@@ -294,11 +303,20 @@ pub async fn remember(estate: &Estate, settings: &Settings, planned: &PlannedEst
 /// Saves what a look after a pass found: the next tick finds the dataset settled and writes nothing (invariant 5).
 pub async fn remember_one(estate: &Estate, settings: &Settings, neighbours: &PlannedEstate, candidate: &Candidate) {
     let Some(registry) = &estate.registry else { return };
-    let Some(known) = of_candidate(estate, settings, neighbours, candidate, estate.now()) else { return };
+    let now = estate.now();
+    let known = of_candidate(estate, settings, neighbours, candidate, now);
+    let Some(known) = known.or_else(|| of_reads(neighbours, candidate, now)) else { return };
     let found = HashMap::from([(candidate.uri.clone(), Some(known))]);
     if let Err(e) = registry.save_looks(found).await {
         tracing::debug!(error = %e, "what was seen after the pass could not be saved; the next tick looks in full");
     }
+}
+
+/// What a dataset with work, or that must be looked at in full for another reason, reads of others: a worker that is given a
+/// pass asks for one HEAD of each neighbour, and not for all of them anew.
+fn of_reads(planned: &PlannedEstate, candidate: &Candidate, now: DateTime<Utc>) -> Option<Known> {
+    let (Case::Planned(p) | Case::Skipped(_, Some(p))) = &candidate.case else { return None };
+    Some(planned.memory.reading(&candidate.uri, Mark::of(&p.look)?, now))
 }
 
 fn of_candidate(

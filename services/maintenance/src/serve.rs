@@ -224,17 +224,21 @@ impl Daemon {
         }
     }
 
-    /// The last walk of the estate, or a new one where it is too old or does not know the dataset.
+    /// The last walk of the estate, or a new one where it is too old or does not know the dataset. For a pass that cleans up every mark
+    /// in it was confirmed, or is confirmed when the pass is planned.
+    ///
+    /// A new one looks in full at this dataset alone: of its neighbours only what they read matters, which the tick has remembered.
     async fn neighbours(&self, estate: &Estate, uri: &str, age: Duration) -> Arc<PlannedEstate> {
         let mut kept = self.neighbours.lock().await;
         if let Some((at, planned)) = kept.as_ref()
             && (Utc::now() - *at).to_std().unwrap_or_default() < age
             && planned.scope.datasets.contains(uri)
+            && (age > FRESH || planned.confirmed)
         {
             return planned.clone();
         }
         let settings = self.settings(estate, true);
-        let selection = Selection { due: true, ..Selection::default() };
+        let selection = Selection { datasets: vec![uri.to_string()], due: true, limit: None };
         // As old as its first request, not its last.
         let began = Utc::now();
         let planned = Arc::new(crate::driver::plan_estate(estate, &selection, &settings, None).await);

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use squire_test_support::Objects;
+use squire_test_support::{Action, Gate, Objects, on_nth_of_kind};
 
-use crate::fleet::{Fleet, PASSWORD};
+use crate::fleet::{Fleet, PASSWORD, wait};
 
 /// Writes the estate to S3; its facts, by path.
 fn write(fleet: &Fleet, python: &str, script: &Path) -> BTreeMap<String, Value> {
@@ -135,4 +135,28 @@ fn two_replicas_handle_every_dataset_of_an_estate_once() {
         }
         assert!(!replica.text().contains("fake-test-secret") && !replica.text().contains(PASSWORD));
     }
+}
+
+/// The tick has looked at every dataset. A replica that is then given passes needs no look of its own at the others, only whether they
+/// still are where the tick saw them.
+#[test]
+fn a_replica_that_is_given_passes_asks_one_question_of_what_it_does_not_work_on() {
+    let test = "a_replica_that_is_given_passes_asks_one_question_of_what_it_does_not_work_on";
+    let Some(fleet) = Fleet::new(test) else { return };
+    fleet.copies_of_one(0..8, 4);
+    let (busy, fresh, gate) = (fleet.proxy(), fleet.proxy(), Gate::new());
+    busy.set(on_nth_of_kind("PUT data", 1, Action::Hold(gate.clone())));
+    let first = fleet.replica_behind(Some(&busy), &["limits.concurrency=1"]);
+    fleet.tick();
+    let held = gate.arrived().path;
+    let name = held.split('/').find(|s| s.starts_with("t0")).expect("a dataset").to_owned();
+    let second = fleet.replica_behind(Some(&fresh), &[]);
+    wait("the other one does the rest", || (second.lines("maintained").len() == 7).then_some(()));
+    let asked: Vec<_> = fresh.log().into_iter().filter(|r| r.path.contains(&format!("/lake/{name}/"))).collect();
+    gate.open();
+    fleet.settles();
+    assert!(!asked.is_empty() && asked.iter().all(|r| r.method == "HEAD"), "{asked:#?}");
+    assert!(asked.len() <= 2, "one question, and for every thirtieth dataset another: {asked:#?}");
+    assert_eq!(first.lines("maintained").len(), 1);
+    fleet.oracle();
 }
