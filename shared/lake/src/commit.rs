@@ -112,6 +112,15 @@ pub struct Outputs {
     pub bytes: u64,
 }
 
+impl Outputs {
+    /// Adds what another step wrote.
+    pub fn add(&mut self, more: &Outputs) {
+        self.files.extend(more.files.iter().cloned());
+        self.directories.extend(more.directories.iter().cloned());
+        self.bytes += more.bytes;
+    }
+}
+
 async fn unnamed_since(place: &Place, read_version: u64, outputs: &Outputs) -> Result<bool> {
     let (_, versions, _) = look::reread_refs(place, read_version).await?;
     // The read version itself must still be there, or what came between is not known.

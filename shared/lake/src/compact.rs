@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::Cursor;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
 use lance::Dataset;
@@ -26,6 +27,7 @@ use crate::handle::Place;
 use crate::stamp::Stamper;
 use crate::{Error, Kind, Lake, Result, contain};
 
+mod carry;
 mod pages;
 pub mod stored;
 
@@ -33,6 +35,9 @@ pub mod stored;
 const DIRECT_REMAP_ROWS: u64 = 10_000_000;
 /// The bytes that one batch of the reader aims at.
 const BATCH_BYTES: u64 = 32 << 20;
+/// How long one rewrite is committed again and again, each time with the rows deleted since carried over: nothing of it is made
+/// anew, and whoever may forbid the commit was asked before the first one.
+const COMMITTED_FOR: Duration = Duration::from_secs(10);
 
 /// How tasks are executed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -105,6 +110,8 @@ pub struct Landed {
     pub bytes: u64,
     /// Names of the indices that were remapped.
     pub remapped: usize,
+    /// Bytes of deletion files that earlier attempts of the commit left behind.
+    pub stranded: u64,
 }
 
 fn options(settings: &Settings, uri: &str) -> Result<CompactionOptions> {
@@ -203,10 +210,11 @@ async fn record_sizes(lake: &Lake, uri: &str, result: &mut RewriteResult) -> boo
     any
 }
 
-/// Commits executed tasks as two stamped transactions: reserve, then rewrite at the tasks' read version.
+/// Commits executed tasks as two stamped transactions: reserve, then rewrite at the tasks' read version. Rows that somebody
+/// deleted in between are deleted in the new fragments, too.
 ///
 /// # Errors
-/// `Conflict` when somebody was first. Second value: bytes that stay behind on disk because the loss is not proven. The data
+/// `Conflict` when somebody was first with more than that. Second value: bytes that stay behind on disk because the loss is not proven. The data
 /// files of stored results always stay: another process may have committed them, or may do so later.
 pub async fn land(
     lake: &Lake,
@@ -219,11 +227,11 @@ pub async fn land(
     let mut outputs = outputs_of(&done);
     let stored = done.iter().any(|d| d.stored).then_some(outputs.bytes);
     let read_version = done.iter().map(|d| d.result.read_version).min().unwrap_or(dataset.version_id());
-    match try_land(lake, dataset, done, stamper, slice, read_version, &mut outputs).await {
+    match try_land(lake, place, dataset, done, stamper, slice, read_version, &mut outputs).await {
         Ok(landed) => Ok(landed),
         Err(error) => {
             if let Some(data) = stored {
-                outputs.files.clear();
+                outputs.files.retain(|path| !path.starts_with("data/"));
                 outputs.bytes -= data;
             }
             let stranded = commit::abandon(place, read_version, &error, &outputs).await;
@@ -250,8 +258,10 @@ pub fn outputs_of(done: &[Rewritten]) -> Outputs {
     Outputs { files, directories: Default::default(), bytes: done.iter().map(Rewritten::bytes).sum() }
 }
 
+#[allow(clippy::too_many_arguments)]
 async fn try_land(
     lake: &Lake,
+    place: &Place,
     dataset: &Arc<Dataset>,
     done: Vec<Rewritten>,
     stamper: &Stamper,
@@ -270,25 +280,93 @@ async fn try_land(
     let uri = dataset.uri().to_string();
     let rewritten_indices =
         contain::contained(lake, "remapping the indices", &uri, remap(&handle, &results, outputs)).await?;
-    let groups: Vec<RewriteGroup> = results
-        .iter()
-        .map(|r| RewriteGroup { old_fragments: r.original_fragments.clone(), new_fragments: r.new_fragments.clone() })
-        .collect();
-    let ids_of = |fragments: &[Fragment]| fragments.iter().map(|f| f.id).collect::<Vec<u64>>();
-    let pairs = groups.iter().map(|g| (ids_of(&g.old_fragments), ids_of(&g.new_fragments))).collect();
-    let remapped = rewritten_indices.len();
-    let operation = Operation::Rewrite { groups, rewritten_indices, frag_reuse_index: None };
-    let landed = commit::commit(lake, &handle, read_version, operation, stamper.properties("compact", slice)).await?;
+    let made = Made { results, rewritten_indices, read_version };
+    let properties = stamper.properties("compact", slice);
+    let (landed, stranded) = commit_made(lake, place, handle, &made, properties, outputs).await?;
     let after = landed.version_id();
+    let ids_of = |fragments: &[Fragment]| fragments.iter().map(|f| f.id).collect::<Vec<u64>>();
     Ok(Landed {
         dataset: Arc::new(landed),
         // Somebody's append may have landed between: W-1 is the version right below ours, whoever made it.
         before: after - 1,
         after,
-        groups: pairs,
+        groups: made.results.iter().map(|r| (ids_of(&r.original_fragments), ids_of(&r.new_fragments))).collect(),
         bytes: outputs.bytes,
-        remapped,
+        remapped: made.rewritten_indices.len(),
+        stranded,
     })
+}
+
+/// All that a rewrite wrote, numbered and remapped.
+struct Made {
+    results: Vec<RewriteResult>,
+    rewritten_indices: Vec<RewrittenIndex>,
+    read_version: u64,
+}
+
+/// Commits, and again for as long as nothing but deletes was first. The second value: bytes of lost attempts' deletion files
+/// that stay.
+async fn commit_made(
+    lake: &Lake,
+    place: &Place,
+    handle: Arc<Dataset>,
+    made: &Made,
+    properties: HashMap<String, String>,
+    outputs: &mut Outputs,
+) -> Result<(Dataset, u64)> {
+    let untouched = || {
+        let group = |r: &RewriteResult| RewriteGroup {
+            old_fragments: r.original_fragments.clone(),
+            new_fragments: r.new_fragments.clone(),
+        };
+        made.results.iter().map(group).collect::<Vec<_>>()
+    };
+    let begun = Instant::now();
+    let (mut head, mut left) = (handle.clone(), Outputs::default());
+    let mut lost: Option<Error> = None;
+    loop {
+        if let Some(error) = lost.take_if(|_| begun.elapsed() > COMMITTED_FOR) {
+            return Err(error);
+        }
+        let mut written = Outputs::default();
+        let carried =
+            carry::onto(lake, place, (&handle, &head), (&made.results, made.read_version), &mut written).await;
+        outputs.add(&written);
+        let carried = carried.unwrap_or_else(|e| {
+            tracing::warn!(error = %e, "rows deleted meanwhile cannot be carried over to the rewritten fragments");
+            None
+        });
+        let (groups, at) = match carried {
+            Some(groups) => (groups, head.version_id()),
+            None => match lost.take() {
+                None => (untouched(), made.read_version),
+                Some(error) => return Err(error),
+            },
+        };
+        let rewritten_indices = made.rewritten_indices.clone();
+        let operation = Operation::Rewrite { groups, rewritten_indices, frag_reuse_index: None };
+        let error = match commit::commit(lake, &head, at, operation, properties.clone()).await {
+            Ok(landed) => {
+                let stranded = match &lost {
+                    Some(error) => commit::abandon(place, made.read_version, error, &left).await,
+                    None => 0,
+                };
+                return Ok((landed, stranded));
+            }
+            Err(error) => error,
+        };
+        if error.kind() != Kind::Conflict {
+            return Err(error);
+        }
+        // What one attempt leaves open the next one does not prove.
+        let error = if lost.is_none_or(|earlier| earlier.proves_loss()) { error } else { error.unproven() };
+        match lake.open(&place.uri).await {
+            Ok(now) => head = Arc::new(now),
+            Err(_) => return Err(error),
+        }
+        left.add(&written);
+        lost = Some(error);
+    }
 }
 
 /// Remaps what addresses rows by position, from outside (facts: tried with BTREE, INVERTED and IVF_PQ, with and without

@@ -59,6 +59,7 @@ pub struct Sample {
     uri: String,
     columns: Columns,
     blobs: bool,
+    stable_row_ids: bool,
     dataset: Option<Dataset>,
 }
 
@@ -128,7 +129,7 @@ fn float(id: i64, d: u64) -> f32 {
 impl Sample {
     /// A dataset to be written at a canonical URI.
     pub fn new(uri: impl Into<String>, columns: Columns) -> Self {
-        Self { uri: uri.into(), columns, blobs: false, dataset: None }
+        Self { uri: uri.into(), columns, blobs: false, stable_row_ids: false, dataset: None }
     }
 
     /// The same, with the pages stored as blobs.
@@ -137,12 +138,19 @@ impl Sample {
         self
     }
 
+    /// The same, with row ids that stay when rows move.
+    pub fn with_stable_row_ids(mut self) -> Self {
+        self.stable_row_ids = true;
+        self
+    }
+
     /// Opens one that is there.
     ///
     /// # Errors
     /// As [`Lake::open`].
     pub async fn open(lake: &Lake, uri: &str, columns: Columns) -> Result<Self> {
-        Ok(Self { uri: uri.into(), columns, blobs: false, dataset: Some(lake.open(uri).await?) })
+        let dataset = Some(lake.open(uri).await?);
+        Ok(Self { dataset, ..Self::new(uri, columns) })
     }
 
     /// Writes rows with these ids: creates the dataset, or appends one fragment and one version.
@@ -194,7 +202,7 @@ impl Sample {
     async fn put_batch(&mut self, batch: RecordBatch, mode: WriteMode) -> Result<&mut Self> {
         let schema = batch.schema();
         let reader = RecordBatchIterator::new([Ok(batch)], schema);
-        let params = WriteParams { mode, ..Default::default() };
+        let params = WriteParams { mode, enable_stable_row_ids: self.stable_row_ids, ..Default::default() };
         let dataset = Dataset::write(reader, self.uri.as_str(), Some(params)).await.map_err(failed(&self.uri))?;
         self.dataset = Some(dataset);
         Ok(self)

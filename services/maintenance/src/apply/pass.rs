@@ -392,6 +392,7 @@ impl<'a> Pass<'a> {
                 self.out.compact.bytes += landed.bytes.max(bytes);
                 self.out.compact.tasks += tasks;
                 self.out.compact.seconds += started.elapsed().as_secs_f64();
+                self.out.stranded += landed.stranded;
                 self.committed(CommitStep::Compact, landed.after);
                 let rewrite =
                     verify::Rewrite { before: landed.before, after: landed.after, groups: landed.groups.clone() };

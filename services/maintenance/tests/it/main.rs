@@ -8,6 +8,7 @@ mod bad_input;
 mod budget;
 mod common;
 mod config_keys;
+mod contention;
 mod contracts;
 mod damage;
 mod delete_credentials;

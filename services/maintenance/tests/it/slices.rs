@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use squire_lake::LANCE_VERSION;
+use squire_lake::compact;
 use squire_lake::compact::stored::Slice;
 use squire_lake::look::{Look, Looked, look};
 use squire_lake::sample::{Sample, SampleIndex};
+use squire_lake::stamp::Stamper;
 use squire_maintenance::apply::slices::{self, Ended, Gathered, Landing};
 use squire_maintenance::apply::{Applied, Tools};
 use squire_maintenance::driver::{self, Case, Planned, PlannedEstate};
@@ -128,27 +130,35 @@ impl Inside {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delete_costs_only_the_slice_that_it_touched() {
+async fn what_is_deleted_meanwhile_is_carried_over_and_somebody_elses_rewrite_costs_only_its_slice() {
     let inside = Inside::new().await;
     let d = inside.distribute().await;
     for n in 0..4 {
         inside.execute(&d, n).await;
     }
     let mut other = Sample::open(&lake(), &inside.uri, Default::default()).await.expect("opened");
-    other.delete("id = 0").await.expect("deleted");
+    // Fragment 6 is gone, and 3 has lost two rows.
+    other.delete("id in (60, 61) or id >= 120 and id < 140").await.expect("deleted");
     other.write(20, 5_000).await.expect("written");
+    let (lake, head) = (lake(), Arc::new(lake().open(&inside.uri).await.expect("opened")));
+    let slice = slices::slice(&inside.tools.registry, d.run, &inside.uri, 0).await.expect("read").expect("a slice");
+    let theirs = compact::execute(&lake, &head, &[vec![0, 1]], &slice.settings).await;
+    let theirs = theirs.into_iter().map(|d| d.expect("rewritten")).collect();
+    let place = lake.place(&inside.uri).await.expect("a place");
+    let stamper = Stamper { estate: Uuid::new_v4(), run: Uuid::now_v7() };
+    compact::land(&lake, &place, &head, theirs, &stamper, 1).await.map_err(|e| e.0).expect("somebody else's");
     let (landing, lost) = inside.gather(&d).await;
     assert_eq!((landing.done.len(), lost.len()), (4, 0), "{lost:?}");
     let applied = inside.land(landing).await;
     assert!(applied.failures.is_empty() && applied.skipped.is_none(), "{applied:?}");
     assert_eq!((applied.compact.tasks, applied.compact.removed, applied.compact.added), (3, 9, 3));
     assert!(applied.stranded > 0, "the lost slice's files stay, and are said to");
-    assert_eq!(applied.checks.as_ref().map(|c| c.rows), Some(259));
+    assert_eq!(applied.checks.as_ref().map(|c| c.rows), Some(238));
     let look = seen(&inside.uri).await;
     assert!(look.missing.is_empty(), "{:?}", look.missing);
-    // Three of the lost slice, one that was appended, three new ones.
-    assert_eq!(look.fragments.len(), 7);
-    assert_eq!(inside.ids().await.len(), 259);
+    // What is left of the lost slice, what was appended and rewritten meanwhile, and three new ones.
+    assert_eq!(look.fragments.iter().map(|f| f.deleted_rows).collect::<Vec<_>>(), [0, 0, 0, 2, 20, 0]);
+    assert_eq!(inside.ids().await.len(), 238);
     assert_eq!(inside.state().await.expect("kept").distributed, None, "it is over");
     inside.here.oracle_with("lake", Leftovers::Explained, &[]);
 }

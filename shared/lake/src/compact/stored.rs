@@ -14,7 +14,7 @@ use object_store::ObjectStoreExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Rewritten, Settings};
+use super::{Rewritten, Settings, carry};
 use crate::handle::Place;
 use crate::{Error, Kind, LANCE_VERSION, Lake, Result};
 
@@ -154,17 +154,14 @@ impl Stored {
     }
 }
 
-/// Whether a result can still be committed: HEAD has its old fragments as they were, and its new files are there in full.
+/// Whether a result can still be committed: HEAD has its old fragments as they were, but for rows deleted since, and its new files are
+/// there in full.
 ///
 /// # Errors
 /// `Transient` when the store does not say.
 pub async fn is_current(place: &Place, head: &Dataset, done: &Rewritten) -> Result<bool> {
-    let by_id: BTreeMap<u64, &Fragment> = head.fragments().iter().map(|f| (f.id, f)).collect();
-    for old in &done.result.original_fragments {
-        let now = by_id.get(&old.id).and_then(|f| source(f, &place.uri).ok());
-        if now.is_none() || now != source(old, &place.uri).ok() {
-            return Ok(false);
-        }
+    if !carry::holds(head, &done.result) {
+        return Ok(false);
     }
     for file in done.result.new_fragments.iter().flat_map(|f| &f.files) {
         let path = place.below(&format!("data/{}", file.path))?;

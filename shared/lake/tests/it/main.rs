@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, missing_docs)]
 
+mod carried;
 mod classes;
 mod clean;
 mod contract;
