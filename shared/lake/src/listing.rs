@@ -20,6 +20,17 @@ pub struct Entry {
     pub size: u64,
     /// By the store's clock.
     pub modified: DateTime<Utc>,
+    /// Of manifests alone, where the store's listing has it: what tells one object of a name from another.
+    #[serde(skip)]
+    pub e_tag: Option<String>,
+}
+
+impl Entry {
+    fn of(meta: object_store::ObjectMeta, prefix_len: usize) -> Self {
+        let path = meta.location.as_ref()[prefix_len..].trim_start_matches('/').to_string();
+        let e_tag = meta.e_tag.filter(|_| path.ends_with(".manifest"));
+        Self { path, size: meta.size, modified: meta.last_modified, e_tag }
+    }
 }
 
 /// What an object is, by its place and name alone.
@@ -106,11 +117,7 @@ impl Listing {
         let mut entries: Vec<Entry> = place
             .objects()
             .list(prefix.as_ref())
-            .map_ok(|meta| Entry {
-                path: meta.location.as_ref()[prefix_len..].trim_start_matches('/').to_string(),
-                size: meta.size,
-                modified: meta.last_modified,
-            })
+            .map_ok(|meta| Entry::of(meta, prefix_len))
             .try_collect()
             .await
             .map_err(|e| Error::store("listing", &place.uri, e).with_kind(ErrorKind::Transient))?;
@@ -142,11 +149,7 @@ impl Listing {
             return Self::read_dirs(place, &["_versions"]).await;
         }
         let (dir, prefix_len) = (place.below("_versions")?, place.path.as_ref().len());
-        let entry = |meta: object_store::ObjectMeta| Entry {
-            path: meta.location.as_ref()[prefix_len..].trim_start_matches('/').to_string(),
-            size: meta.size,
-            modified: meta.last_modified,
-        };
+        let entry = |meta: object_store::ObjectMeta| Entry::of(meta, prefix_len);
         let wrong = |e| Error::store("listing", &place.uri, e).with_kind(ErrorKind::Transient);
         let mut entries = Vec::new();
         let mut pages = place.objects().list(Some(&dir));
@@ -347,7 +350,7 @@ mod tests {
 
     #[test]
     fn below_finds_exactly_the_directory() {
-        let entry = |path: &str| Entry { path: path.into(), size: 1, modified: DateTime::UNIX_EPOCH };
+        let entry = |path: &str| Entry { path: path.into(), size: 1, modified: DateTime::UNIX_EPOCH, e_tag: None };
         let listing = Listing { entries: ["a-b", "a/1", "a/2", "a0", "b/1"].map(entry).into() };
         let mut sorted = listing.entries.clone();
         sorted.sort_by(|x, y| x.path.cmp(&y.path));

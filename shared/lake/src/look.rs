@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use futures::stream::{self, StreamExt};
 use lance::Dataset;
 use object_store::ObjectStoreExt as _;
 use roaring::RoaringBitmap;
@@ -23,8 +22,9 @@ use crate::refs::{Reads, Uses};
 use crate::stamp::Stamp;
 use crate::{Error, Kind as ErrorKind, Lake, Result, contain, links};
 
-/// Manifests read at once.
-const READS: usize = 32;
+mod manifests;
+
+use manifests::Candidate;
 
 /// One manifest of any tree, attached or detached.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,8 @@ pub struct ManifestInfo {
     pub rows: u64,
     /// Bytes of the manifest itself.
     pub size: u64,
+    /// What the listing had to tell it from another object of its name, if anything.
+    pub e_tag: Option<String>,
     /// Its fragments' ids.
     pub fragments: RoaringBitmap,
     /// Those with deleted rows, or with columns that its schema no longer has.
@@ -177,7 +179,16 @@ pub enum Looked {
 /// `Transient` when the listing failed, `Damaged` when HEAD itself cannot be read. An unreadable *old* manifest is a
 /// value in the look, not an error.
 pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> {
-    taken(lake, uri, now, true).await
+    taken(lake, uri, now, true, None).await
+}
+
+/// A full look after an `earlier` one: a manifest that is listed as the same object as then is not read a second time, HEAD's
+/// excepted. Everything else is asked for anew.
+///
+/// # Errors
+/// As [`look`].
+pub async fn look_again(lake: &Lake, uri: &str, now: DateTime<Utc>, earlier: &Look) -> Result<Looked> {
+    taken(lake, uri, now, true, Some(earlier)).await
 }
 
 /// The same for who only reads: HEAD is opened, for three more requests, only where it has indices whose state the library tells.
@@ -185,10 +196,10 @@ pub async fn look(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> 
 /// # Errors
 /// As [`look`].
 pub async fn glance(lake: &Lake, uri: &str, now: DateTime<Utc>) -> Result<Looked> {
-    taken(lake, uri, now, false).await
+    taken(lake, uri, now, false, None).await
 }
 
-async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Result<Looked> {
+async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool, earlier: Option<&Look>) -> Result<Looked> {
     // First, because a namespace may lend what the bucket is read with.
     let standing = namespace::standing(lake, uri).await;
     let place = lake.place(uri).await?;
@@ -206,25 +217,7 @@ async fn taken(lake: &Lake, uri: &str, now: DateTime<Utc>, opens: bool) -> Resul
         .max_by_key(|(_, m)| m.version)
         .map(|(i, _)| i)
         .unwrap_or_default();
-    let mut collected = Collected::default();
-    let mut head = None;
-    let visit = |i, candidate: &Candidate, read: Result<Facts>| {
-        match read {
-            Ok(facts) => {
-                collected.add(uri, candidate, &facts);
-                if i == head_at {
-                    head = Some(Arc::new(facts));
-                }
-            }
-            Err(e) if i == head_at => return Err(e),
-            Err(e) => collected.unreadable.push((candidate.path.clone(), e.to_string())),
-        }
-        Ok(())
-    };
-    read_each(&place, &sorted.manifests, visit).await?;
-    let Some(head) = head else {
-        return Err(Error::new(ErrorKind::Damaged, "finding HEAD", uri));
-    };
+    let (mut collected, head) = manifests::collect(&place, &sorted.manifests, head_at, earlier).await?;
     let mut refs = read_refs(&place, &sorted).await;
     refs.unreadable.extend(links::behind(uri, &collected.uses, &mut collected.reads).await);
     let marks = Marks {
@@ -285,12 +278,7 @@ pub(crate) async fn edges_of(lake: &Lake, uri: &str, own: &str) -> Result<Reads>
     if sorted.manifests.is_empty() {
         return Err(Error::new(ErrorKind::Open, "finding its manifests", uri));
     }
-    let mut collected = Collected::default();
-    let visit = |_, candidate: &Candidate, facts: Result<Facts>| {
-        collected.add(own, candidate, &facts?);
-        Ok(())
-    };
-    read_each(&place, &sorted.manifests, visit).await?;
+    let mut collected = manifests::all(&place, own, &sorted.manifests).await?;
     links::behind(uri, &collected.uses, &mut collected.reads).await;
     Ok(collected.reads)
 }
@@ -353,15 +341,6 @@ struct Sorted {
     deregistered: bool,
 }
 
-struct Candidate {
-    path: String,
-    tree: String,
-    version: u64,
-    detached: bool,
-    modified: DateTime<Utc>,
-    size: u64,
-}
-
 impl Sorted {
     fn of(listing: &Listing) -> Self {
         let mut out = Self::default();
@@ -376,6 +355,7 @@ impl Sorted {
                 detached,
                 modified: entry.modified,
                 size: entry.size,
+                e_tag: entry.e_tag.clone(),
             };
             match placed.kind {
                 Kind::Manifest { version, v2: is_v2 } => {
@@ -403,76 +383,6 @@ impl Sorted {
         out.manifests.sort_by(|a, b| (&a.tree, a.detached, a.version).cmp(&(&b.tree, b.detached, b.version)));
         out
     }
-}
-
-/// Reads every manifest and hands it over, in their order, to the first error of `visit`. A few are held at a time: those of a
-/// long history are together many times as large as any of them.
-async fn read_each(
-    place: &Place,
-    candidates: &[Candidate],
-    mut visit: impl FnMut(usize, &Candidate, Result<Facts>) -> Result<()>,
-) -> Result<()> {
-    // Owned, so that the future is `Send` for any lifetime: daemons spawn it.
-    let paths: Vec<String> = candidates.iter().map(|c| c.path.clone()).collect();
-    let mut read = stream::iter(paths)
-        .map(|path| async move {
-            let path = place.below(&path)?;
-            manifest::read(place.objects().as_ref(), &place.uri, &path).await
-        })
-        .buffered(READS);
-    for (i, candidate) in candidates.iter().enumerate() {
-        let Some(facts) = read.next().await else { break };
-        visit(i, candidate, facts)?;
-    }
-    Ok(())
-}
-
-#[derive(Default)]
-struct Collected {
-    manifests: Vec<ManifestInfo>,
-    unreadable: Vec<(String, String)>,
-    uses: Uses,
-    reads: Reads,
-}
-
-impl Collected {
-    fn add(&mut self, uri: &str, candidate: &Candidate, facts: &Facts) {
-        let ordinal = u32::try_from(self.manifests.len()).unwrap_or(u32::MAX);
-        let (fragments, erased) = held(facts);
-        self.uses.add(ordinal, &candidate.tree, uri, facts, &mut self.reads);
-        self.manifests.push(ManifestInfo {
-            path: candidate.path.clone(),
-            tree: candidate.tree.clone(),
-            detached: candidate.detached,
-            version: candidate.version,
-            timestamp: facts.timestamp,
-            modified: candidate.modified,
-            writer: facts.writer.clone(),
-            stamp: facts.stamp.clone(),
-            operation: facts.operation.clone(),
-            by_graph: authority::graph_property(facts).is_some(),
-            rows: facts.rows(),
-            size: candidate.size,
-            fragments,
-            erased,
-            indices: facts.indices.iter().map(|i| (i.uuid, i.dataset_version)).collect(),
-        });
-    }
-}
-
-/// The ids of a version's fragments, and of those that hold values which it does not show.
-fn held(facts: &Facts) -> (RoaringBitmap, RoaringBitmap) {
-    let live: BTreeSet<i32> = facts.manifest.schema.fields_pre_order().map(|f| f.id).collect();
-    let (mut all, mut erased) = (RoaringBitmap::new(), RoaringBitmap::new());
-    for fragment in facts.manifest.fragments.iter() {
-        let Ok(id) = u32::try_from(fragment.id) else { continue };
-        all.insert(id);
-        let dead = |file: &lance_table::format::DataFile| file.fields.iter().any(|f| *f >= 0 && !live.contains(f));
-        if fragment.deletion_file.is_some() || fragment.files.iter().any(dead) {
-            erased.insert(id);
-        }
-    }
-    (all, erased)
 }
 
 /// Tags and branches of a dataset.

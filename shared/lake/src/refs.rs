@@ -115,6 +115,22 @@ impl Uses {
         self.files.entry(path).or_default().insert(ordinal);
     }
 
+    /// The same of manifests that were read before, by the places that they have now.
+    pub(crate) fn add_known(&mut self, earlier: &Uses, now: &HashMap<u32, u32>) {
+        for (path, by) in &earlier.files {
+            self.files.entry(path.clone()).or_default().extend(by.iter().filter_map(|o| now.get(&o)));
+        }
+        for (path, (size, ordinal)) in &earlier.sizes {
+            let Some(ordinal) = now.get(ordinal) else { continue };
+            let last = self.sizes.entry(path.clone()).or_insert((*size, *ordinal));
+            if last.1 < *ordinal {
+                *last = (*size, *ordinal);
+            }
+        }
+        self.unseen.managed_blobs |= earlier.unseen.managed_blobs;
+        self.unseen.feature_flags |= earlier.unseen.feature_flags;
+    }
+
     /// Recorded sizes in bytes of data files and of files in index directories, each with the last manifest that records it.
     pub fn sizes(&self) -> impl Iterator<Item = (&str, u64, u32)> {
         self.sizes.iter().map(|(path, (size, ordinal))| (path.as_str(), *size, *ordinal))

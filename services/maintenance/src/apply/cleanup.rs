@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use squire_lake::clean;
-use squire_lake::look::{Look, Looked, look};
+use squire_lake::look::{Look, Looked, look_again};
 use squire_lake::{Kind, contain};
 use squire_registry::Governance;
 use squire_service::report::{FailureKind, StepReason};
@@ -62,7 +62,7 @@ impl Pass<'_> {
     }
 
     async fn fresh_look(&mut self, now: DateTime<Utc>) -> Option<(Look, Governance)> {
-        let fresh = match look(&self.tools.estate.lake, &self.plan.uri, now).await {
+        let fresh = match look_again(&self.tools.estate.lake, &self.plan.uri, now, self.look).await {
             Ok(Looked::Dataset(fresh)) => *fresh,
             Ok(_) => {
                 let e = squire_lake::Error::new(Kind::Damaged, "looking again before clean-up", &self.plan.uri);

@@ -393,6 +393,12 @@ fn clean_up_deletes_in_bulk_and_its_requests_are_counted() {
     let manifests = |n: usize| ("DELETE _versions".to_string(), n);
     assert_eq!(shape, [manifests(1), manifests(99), manifests(6)]);
     assert_eq!(deletes.len(), 6, "two chunks, and the first of each kind alone: {deletes:?}");
+    // By the first look, and to be kept while it goes; not by the look that comes right before the clean-up.
+    for version in 1..=106 {
+        let manifest = format!("/orders/_versions/{:020}.manifest", u64::MAX - version);
+        let reads = log.iter().filter(|r| r.method == "GET" && r.path.ends_with(&manifest)).count();
+        assert_eq!(reads, 2, "version {version}");
+    }
 }
 
 /// What the store says of a single key of a bulk delete counts: what stays is told, and nothing is lost by it.

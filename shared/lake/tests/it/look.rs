@@ -2,6 +2,7 @@
 
 use squire_lake::authority::Authority;
 use squire_lake::index::State;
+use squire_lake::look::{Look, Looked, look_again};
 use squire_lake::sample::{Sample, SampleIndex};
 
 use super::support::*;
@@ -68,4 +69,47 @@ async fn a_clone_reads_its_sources_files() {
     assert_eq!(look.reads.len(), 1);
     assert!(look.reads.keys().all(|t| t.may_be(&uri)));
     assert!(seen(&uri).await.reads.is_empty());
+}
+
+async fn again(uri: &str, earlier: &Look) -> Look {
+    match look_again(&lake(), uri, chrono::Utc::now(), earlier).await.expect("a look") {
+        Looked::Dataset(look) => *look,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Everything that is made of the manifests.
+fn said(look: &Look) -> String {
+    let mut paths: Vec<&str> = look.uses.paths().collect();
+    paths.sort_unstable();
+    let uses: Vec<_> = paths.into_iter().map(|p| (p.to_string(), look.uses.of(p).cloned())).collect();
+    let mut sizes: Vec<_> = look.uses.sizes().map(|(p, size, by)| (p.to_string(), size, by)).collect();
+    sizes.sort();
+    let unseen = look.uses.unseen();
+    format!("{:#?}", (&look.manifests, uses, sizes, &look.reads, &look.unreadable, look.version(), unseen))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_after_an_earlier_one_says_what_a_look_alone_says() {
+    let (dir, uri) = place();
+    let mut sample = table(&uri, 3, 20).await;
+    sample.index(SampleIndex::BTree).await.expect("indexed");
+    // A branch's manifests come after the main tree's: their places change when a version is added.
+    sample.branch("side", 2).await.expect("branched");
+    let first = seen(&uri).await;
+    assert_eq!(said(&again(&uri, &first).await), said(&first), "nothing has happened");
+    sample.write(20, 1_000).await.expect("written");
+    sample.delete("id < 5").await.expect("deleted");
+    let (second, alone) = (again(&uri, &first).await, seen(&uri).await);
+    assert_eq!(said(&second), said(&alone));
+    assert_eq!(second.manifests.len(), first.manifests.len() + 2);
+    // A version went.
+    std::fs::remove_file(dir.path().join(format!("t/_versions/{:020}.manifest", u64::MAX - 2))).expect("removed");
+    assert_eq!(said(&again(&uri, &second).await), said(&seen(&uri).await));
+    // The table was made anew: other manifests under the same names.
+    std::fs::remove_dir_all(dir.path().join("t")).expect("removed");
+    let (_other, before) = (table(&uri, 4, 20).await, seen(&uri).await);
+    std::fs::remove_dir_all(dir.path().join("t")).expect("removed");
+    table(&uri, 5, 20).await;
+    assert_eq!(said(&again(&uri, &before).await), said(&seen(&uri).await));
 }
