@@ -92,13 +92,13 @@ fn priced(here: &Here, verb: &[&str], per_day: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_requests_cost_is_bounded_as_the_bytes_are() {
     let here = two().await;
-    // Twelve puts are planned for each: a file, two commits, and what surrounds them.
-    let plan = priced(&here, &["plan", "--due"], "20");
+    // Five puts are planned for each: a file and two commits.
+    let plan = priced(&here, &["plan", "--due"], "8");
     assert_eq!(row(&plan, "lake/a")["outcome"]["kind"], "planned");
-    assert_exhausted(&plan, "lake/b", "its requests would cost about 12.000000 and 8.000000 are left");
+    assert_exhausted(&plan, "lake/b", "its requests would cost about 5.000000 and 3.000000 are left");
     assert_exhausted(&plan, "lake/b", "it fits at ");
-    assert_exhausted(&priced(&here, &["plan", "--due"], "11"), "lake/a", "never");
-    let swept = priced(&here, &["sweep", "--due", "--yes"], "20");
+    assert_exhausted(&priced(&here, &["plan", "--due"], "4"), "lake/a", "never");
+    let swept = priced(&here, &["sweep", "--due", "--yes"], "8");
     assert_eq!(row(&swept, "lake/a")["outcome"]["kind"], "maintained");
     assert_exhausted(&swept, "lake/b", "it fits at ");
     let registry = squire_registry::Registry::open(&here.text("lake/_squire"), &Default::default()).await.expect("one");

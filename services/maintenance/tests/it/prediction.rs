@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use squire_test_support::Server;
+
 use super::common::*;
+use super::s3_estate::{AGE, Ended, OnS3, Pristine};
 
 const FLAGS: [&str; 6] = ["--set", "floors.retention=1s", "--retention", "1s", "--retain-versions", "2"];
 
@@ -65,4 +68,45 @@ async fn rounds_after_the_first_are_foretold_too() {
     }
     sample.delete("id < 100").await.expect("deleted");
     foretold(&here.path("lake"), 1);
+}
+
+/// The kinds of requests that a report counts.
+const REQUESTS: [&str; 6] = ["list", "get", "head", "put", "delete", "copy"];
+
+/// How far the requests of an apply may lie from the plan's.
+const FACTOR: u64 = 2;
+
+/// On S3, where they are paid for: each step of three datasets by itself, and all of them at once.
+#[test]
+fn the_requests_of_an_apply_are_foretold_within_a_factor_of_two() {
+    let Some(server) = Server::shared("the_requests_of_an_apply_are_foretold_within_a_factor_of_two") else { return };
+    let pristine = Pristine::three(server);
+    let one = |name, steps| vec!["--dataset", name, "--steps", steps];
+    let cases = [
+        (one("plain", "compact"), 20..40),
+        (one("orders", "compact"), 40..80),
+        (one("notes", "optimize_indices"), 35..70),
+        (one("plain", "cleanup"), 10..40),
+        (Vec::new(), 150..400),
+    ];
+    for (more, usual) in cases {
+        let estate = OnS3::copy(server, &pristine);
+        estate.govern("orders");
+        std::thread::sleep(AGE);
+        estate.proxy.pass();
+        let (planned, swept) = (estate.plan(&more), estate.start(&more).end());
+        assert_eq!((planned.code(), swept.code()), (Some(0), Some(0)), "{more:?}: {}", swept.stderr);
+        let count = |of: &Ended, key: &str, kind: &str| of.report["totals"][key][kind].as_u64().unwrap_or(0);
+        let mut lines = Vec::new();
+        let (mut all_said, mut all_did) = (0, 0);
+        for kind in REQUESTS {
+            let said = count(&planned, "planned_requests", kind);
+            // A sweep plans first, by the same requests.
+            let did = count(&swept, "requests", kind) - count(&planned, "requests", kind);
+            lines.push(format!("{kind}: {said} foretold, {did} made"));
+            (all_said, all_did) = (all_said + said, all_did + did);
+        }
+        assert!(usual.contains(&all_did), "{more:?}: {lines:?}");
+        assert!(all_said <= FACTOR * all_did && all_did <= FACTOR * all_said, "{more:?}: {lines:?}");
+    }
 }

@@ -232,22 +232,33 @@ impl OnS3 {
 
     /// Starts `sweep --yes` through the proxy, with a retention of one second and one dataset at a time.
     pub fn start(&self, more: &[&str]) -> Running {
-        let mut args = vec!["--retain-versions", "2", "--set", "limits.concurrency=1"];
-        let short = one_second();
-        args.extend(short.iter().map(String::as_str));
+        self.start_plainly(&[&Self::short(), more].concat())
+    }
+
+    fn short() -> Vec<&'static str> {
         // At this rate a chunk has 100 versions.
-        args.extend(["--set", "limits.delete_rate=500"]);
-        args.extend(more);
-        self.start_plainly(&args)
+        let short = "--set floors.retention=1s --retention 1s --retain-versions 2 --set limits.concurrency=1 \
+                     --set limits.delete_rate=500";
+        short.split_whitespace().collect()
     }
 
     /// Starts `sweep --yes` through the proxy.
     pub fn start_plainly(&self, more: &[&str]) -> Running {
+        self.start_verb("sweep", &[&["--yes"], more].concat())
+    }
+
+    /// What a sweep as [`OnS3::start`] would do.
+    #[track_caller]
+    pub fn plan(&self, more: &[&str]) -> Ended {
+        self.start_verb("plan", &[&Self::short(), more].concat()).end()
+    }
+
+    fn start_verb(&self, verb: &str, more: &[&str]) -> Running {
         let dir = tempfile::tempdir().expect("a folder");
         let file = |name: &str| std::fs::File::create(dir.path().join(name)).expect("a file");
         let child = command(std::path::Path::new(env!("CARGO_BIN_EXE_squire-maintenance")))
             .current_dir(dir.path())
-            .args(["sweep", &self.root(), "--yes", "--config", &self.config(), "-o", "json"])
+            .args([verb, &self.root(), "--config", &self.config(), "-o", "json"])
             .args(more)
             .stdout(file("out"))
             .stderr(file("err"))
