@@ -180,14 +180,14 @@ async fn plan_once(
     estate: &Estate,
     selection: &Selection,
     settings: &Settings,
-    memory: Memory,
+    mut memory: Memory,
     now: DateTime<Utc>,
 ) -> PlannedEstate {
     // By hand everything is looked at, so nothing is taken for a dataset that a walk does not find to be one.
     let listed = if selection.due { memory.datasets() } else { BTreeSet::new() };
     let scope = estate.discover(&listed).await;
     let wanted: BTreeSet<String> = scope.datasets.iter().filter(|d| names(estate, selection, d)).cloned().collect();
-    let states = load_states(estate, &wanted).await;
+    let states = memory.states(estate, &wanted).await;
     let unmoved = match selection.due {
         true => memory.idle(estate, settings, (&scope, &wanted), &states, now).await,
         false => Vec::new(),

@@ -69,6 +69,8 @@ pub struct Unmoved {
 #[derive(Debug, Default)]
 pub struct Memory {
     known: HashMap<String, Known>,
+    /// The state of all datasets, which lies beside; taken once.
+    states: Option<HashMap<String, DatasetState>>,
     /// Not to be believed in this run.
     doubted: BTreeSet<String>,
 }
@@ -84,11 +86,21 @@ impl Memory {
     /// Reads it. Without a registry there is none, and what cannot be read is looked at afresh.
     pub async fn load(estate: &Estate) -> Self {
         let Some(registry) = &estate.registry else { return Self::default() };
-        let known = registry.load_looks().await.unwrap_or_else(|e| {
-            tracing::warn!(error = %e, "earlier looks could not be read; every dataset is looked at in full");
-            HashMap::new()
-        });
-        Self { known, doubted: BTreeSet::new() }
+        match registry.load_remembered().await {
+            Ok((states, known)) => Self { known, states: Some(states), doubted: BTreeSet::new() },
+            Err(e) => {
+                tracing::warn!(error = %e, "earlier looks could not be read; every dataset is looked at in full");
+                Self::default()
+            }
+        }
+    }
+
+    /// The state of some datasets: as it was read with the looks, and read anew the second time.
+    pub async fn states(&mut self, estate: &Estate, wanted: &BTreeSet<String>) -> HashMap<String, DatasetState> {
+        match self.states.take() {
+            Some(mut all) => wanted.iter().filter_map(|uri| all.remove_entry(uri)).collect(),
+            None => driver::load_states(estate, wanted).await,
+        }
     }
 
     /// The same, without belief in some.
@@ -261,7 +273,7 @@ async fn ask(estate: &Estate, picks: Vec<Pick<'_>>) -> Vec<(String, Known)> {
     stream::iter(picks)
         .map(|(uri, known, own)| async move {
             let lake = &estate.lake;
-            let still = is_unmoved(lake, &uri, &known.mark).await && (!own || is_same(lake, &uri, &known.mark).await);
+            let still = is_unmoved(lake, &uri, &known.mark, own).await;
             still.then_some((uri, known))
         })
         .buffer_unordered(LOOKS)

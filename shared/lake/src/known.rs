@@ -10,6 +10,7 @@ use object_store::ObjectStoreExt as _;
 use serde::{Deserialize, Serialize};
 
 use crate::authority::Authority;
+use crate::handle::Place;
 use crate::listing::{Kind, classify};
 use crate::look::Look;
 use crate::refs::{Reads, Target};
@@ -65,23 +66,32 @@ impl Mark {
     }
 }
 
-/// Whether the next version's manifest is not there: one HEAD. What cannot be asked counts as moved.
-pub async fn is_unmoved(lake: &Lake, uri: &str, mark: &Mark) -> bool {
-    matches!(e_tag(lake, uri, mark.version.saturating_add(1)).await, Ok(None))
+/// Whether the next version's manifest is not there: one HEAD; with `own` also whether HEAD's own manifest is still the same object:
+/// one more. What cannot be asked counts as moved.
+pub async fn is_unmoved(lake: &Lake, uri: &str, mark: &Mark, own: bool) -> bool {
+    let Ok(place) = lake.place(uri).await else { return false };
+    let next = e_tag(&place, mark.version.saturating_add(1)).await;
+    matches!(next, Ok(None)) && (!own || is_the_same(&place, mark).await)
 }
 
 /// Whether HEAD's own manifest is still the same object: one HEAD. What cannot be asked counts as changed.
 pub async fn is_same(lake: &Lake, uri: &str, mark: &Mark) -> bool {
-    matches!(e_tag(lake, uri, mark.version).await, Ok(Some(Some(e_tag))) if e_tag == mark.e_tag)
+    match lake.place(uri).await {
+        Ok(place) => is_the_same(&place, mark).await,
+        Err(_) => false,
+    }
+}
+
+async fn is_the_same(place: &Place, mark: &Mark) -> bool {
+    matches!(e_tag(place, mark.version).await, Ok(Some(Some(e_tag))) if e_tag == mark.e_tag)
 }
 
 /// The e_tag of a version's manifest under its V2 name; `None` where there is no such manifest.
-async fn e_tag(lake: &Lake, uri: &str, version: u64) -> Result<Option<Option<String>>> {
-    let place = lake.place(uri).await?;
+async fn e_tag(place: &Place, version: u64) -> Result<Option<Option<String>>> {
     let path = place.below(&format!("_versions/{:020}.manifest", u64::MAX - version))?;
     match place.objects().head(&path).await {
         Ok(meta) => Ok(Some(meta.e_tag)),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
-        Err(e) => Err(crate::Error::store("looking for the next version's manifest", uri, e)),
+        Err(e) => Err(crate::Error::store("looking for the next version's manifest", &place.uri, e)),
     }
 }

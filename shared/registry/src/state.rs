@@ -1,6 +1,7 @@
 //! Per-dataset state, in shards.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,17 @@ fn shard_of(uri: &str) -> String {
     format!("{:03}", Sha256::digest(uri.as_bytes())[0] % SHARDS)
 }
 
+fn shard(read: Read<Shard>) -> Option<Shard> {
+    match read {
+        Read::Live(record) => Some(Arc::unwrap_or_clone(record).fields),
+        Read::Unreadable(u) => {
+            tracing::warn!(record = %u, "a shard of state cannot be read; its datasets are looked at afresh");
+            None
+        }
+        _ => None,
+    }
+}
+
 impl Registry {
     /// The state of datasets, by canonical URI; datasets without any are left out. One LIST, and a GET per shard that is
     /// needed.
@@ -57,17 +69,9 @@ impl Registry {
         listed.retain(|key, _| wanted.contains_key(key));
         let mut out = HashMap::new();
         for (key, read) in self.inner.records.read_tops::<Shard>(None, listed).await? {
-            let record = match read {
-                Read::Live(record) => record,
-                Read::Unreadable(u) => {
-                    tracing::warn!(record = %u, "a shard of state cannot be read; its datasets are looked at afresh");
-                    continue;
-                }
-                _ => continue,
-            };
+            let Some(record) = shard(read) else { continue };
             for uri in wanted.remove(&key).unwrap_or_default() {
-                let Some(value) = record.fields.datasets.get(&uri) else { continue };
-                if let Ok(state) = serde_json::from_value(value.clone()) {
+                if let Some(state) = record.datasets.get(&uri).and_then(|v| T::deserialize(v).ok()) {
                     out.insert(uri, state);
                 }
             }
@@ -90,20 +94,22 @@ impl Registry {
         self.merge(DATASETS, shards).await
     }
 
-    /// What looks at datasets found, by canonical URI: all that is remembered. One LIST, and a GET per shard that this handle has
-    /// not seen yet. What does not fit `T` and what cannot be read is left out, as in [`Registry::load_state`].
+    /// All that is remembered, by canonical URI: the state of datasets, and what looks at them found. One LIST, and a GET per
+    /// shard. What does not fit and what cannot be read is left out, as in [`Registry::load_state`].
     ///
     /// # Errors
     /// What the store answers.
-    pub async fn load_looks<T: DeserializeOwned>(&self) -> Result<HashMap<String, T>> {
+    pub async fn load_remembered<S: DeserializeOwned, L: DeserializeOwned>(
+        &self,
+    ) -> Result<(HashMap<String, S>, HashMap<String, L>)> {
         let listed = self.inner.records.list(Collection::State, None).await?;
-        let mut out = HashMap::new();
+        let (mut states, mut looks) = (HashMap::new(), HashMap::new());
         for read in self.inner.records.read_tops::<Shard>(None, listed).await?.into_values() {
-            let Read::Live(record) = read else { continue };
-            let looks = record.fields.looks.iter();
-            out.extend(looks.filter_map(|(uri, v)| Some((uri.clone(), T::deserialize(v).ok()?))));
+            let Some(record) = shard(read) else { continue };
+            states.extend(record.datasets.iter().filter_map(|(uri, v)| Some((uri.clone(), S::deserialize(v).ok()?))));
+            looks.extend(record.looks.iter().filter_map(|(uri, v)| Some((uri.clone(), L::deserialize(v).ok()?))));
         }
-        Ok(out)
+        Ok((states, looks))
     }
 
     /// Saves what looks found where it changed; `None` forgets it. Each shard that changes is written once.

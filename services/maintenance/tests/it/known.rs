@@ -67,6 +67,11 @@ fn a_known_dataset_that_has_not_moved_costs_one_request() {
         lake.iter().filter(|r| !is_for_a_dataset(r)).collect::<Vec<_>>()
     );
     assert!(estate.proxy.writes().is_empty(), "nothing changed, so nothing is written: {:#?}", estate.proxy.writes());
+    // What is remembered lies in shards, and each is read once.
+    let shards: Vec<&Request> = log.iter().filter(|r| r.path.contains("/_squire/v1/state/")).collect();
+    assert!(shards.len() > 50 && shards.iter().all(|r| r.attempt == 1), "{} reads of shards", shards.len());
+    let lists = log.iter().filter(|r| r.query.contains("_squire%2Fv1%2Fstate") || r.query.contains("_squire/v1/state"));
+    assert_eq!(lists.count(), 1);
 
     // One has moved, one is new.
     server.pylance("write", &estate.uri("ns-1/t0007"), json!({"start": 30}));

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use futures::stream::{self, StreamExt};
 use sha2::{Digest, Sha256};
 use squire_lake::Lake;
-use squire_lake::known::{is_same, is_unmoved};
+use squire_lake::known::is_unmoved;
 use squire_lake::look::edges;
 use squire_lake::refs::Reads;
 use squire_service::bus::data::{FindingsData, Request, RunData, TickDue};
@@ -218,7 +218,7 @@ async fn judge<'a>(scope: &Scope, uri: &str, before: Option<&'a Known>, asked_fo
 /// object), else it is opened.
 async fn unmoved(lake: &Lake, uri: &str, known: &Known) -> squire_lake::Result<bool> {
     match &known.mark {
-        Some(mark) => Ok(is_unmoved(lake, uri, mark).await && is_same(lake, uri, mark).await),
+        Some(mark) => Ok(is_unmoved(lake, uri, mark, true).await),
         None => Ok(lake.head(uri).await? == known.head),
     }
 }

@@ -72,11 +72,12 @@ async fn what_a_look_found_and_what_a_pass_did_do_not_undo_each_other() {
     lake.registry.save_looks(seen(10)).await.unwrap();
     lake.registry.save_state(of(2)).await.unwrap();
     let state: HashMap<String, u32> = lake.registry.load_state(["s3://lake/a"]).await.unwrap();
-    assert_eq!((state["s3://lake/a"], lake.registry.load_looks::<u32>().await.unwrap()["s3://lake/a"]), (2, 10));
+    let (all, looks) = lake.registry.load_remembered::<u32, u32>().await.unwrap();
+    assert_eq!((&all, state["s3://lake/a"], looks["s3://lake/a"]), (&state, 2, 10));
     let written = lake.records("state").len();
     lake.registry.save_looks(seen(10)).await.unwrap();
     assert_eq!(lake.records("state").len(), written, "what has not changed is not written");
     lake.registry.save_looks(HashMap::from([("s3://lake/a".to_owned(), None::<u32>)])).await.unwrap();
-    assert!(lake.registry.load_looks::<u32>().await.unwrap().is_empty());
+    assert!(lake.registry.load_remembered::<u32, u32>().await.unwrap().1.is_empty());
     assert_eq!(lake.registry.load_state::<u32>(["s3://lake/a"]).await.unwrap()["s3://lake/a"], 2);
 }
