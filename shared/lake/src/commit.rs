@@ -95,6 +95,11 @@ pub async fn abandon(place: &Place, read_version: u64, error: &Error, outputs: &
     if !error.proves_loss() {
         return outputs.bytes;
     }
+    remove_unnamed(place, read_version, outputs).await
+}
+
+/// Removes what no version since the read version names, or nothing of it. Returns the bytes that stay.
+pub(crate) async fn remove_unnamed(place: &Place, read_version: u64, outputs: &Outputs) -> u64 {
     match unnamed_since(place, read_version, outputs).await {
         Ok(true) => remove(place, outputs).await,
         _ => outputs.bytes,

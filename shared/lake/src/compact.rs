@@ -16,6 +16,7 @@ use lance::dataset::optimize::{
     CompactionMode, CompactionOptions, CompactionTask, IndexRemapperOptions, RewriteResult, TaskData,
 };
 use lance::dataset::transaction::{Operation, RewriteGroup, RewrittenIndex};
+use lance::index::DatasetIndexExt;
 use lance_core::utils::row_addr_remap::{GroupInput, RowAddrRemap};
 use lance_io::utils::CachedFileSize;
 use lance_table::format::Fragment;
@@ -110,7 +111,8 @@ pub struct Landed {
     pub bytes: u64,
     /// Names of the indices that were remapped.
     pub remapped: usize,
-    /// Bytes of deletion files that earlier attempts of the commit left behind.
+    /// Bytes that were written for this rewrite, are not part of it and stay behind: deletion files of earlier attempts of the
+    /// commit, and remapped indices that somebody dropped.
     pub stranded: u64,
 }
 
@@ -283,6 +285,7 @@ async fn try_land(
     let made = Made { results, rewritten_indices, read_version };
     let properties = stamper.properties("compact", slice);
     let (landed, stranded) = commit_made(lake, place, handle, &made, properties, outputs).await?;
+    let stranded = stranded + remove_dropped(place, &landed, &made).await;
     let after = landed.version_id();
     let ids_of = |fragments: &[Fragment]| fragments.iter().map(|f| f.id).collect::<Vec<u64>>();
     Ok(Landed {
@@ -302,6 +305,21 @@ struct Made {
     results: Vec<RewriteResult>,
     rewritten_indices: Vec<RewrittenIndex>,
     read_version: u64,
+}
+
+/// Removes what an index was remapped to that somebody dropped before the commit: the rewrite lands without it. Returns the bytes
+/// that stay.
+async fn remove_dropped(place: &Place, landed: &Dataset, made: &Made) -> u64 {
+    let Ok(indices) = landed.load_indices().await else { return 0 };
+    let mut dropped = Outputs::default();
+    for index in made.rewritten_indices.iter().filter(|r| indices.iter().all(|i| i.uuid != r.new_id)) {
+        dropped.directories.insert(format!("_indices/{}", index.new_id));
+        dropped.bytes += index.new_index_files.iter().flatten().map(|f| f.size_bytes).sum::<u64>();
+    }
+    if dropped.directories.is_empty() {
+        return 0;
+    }
+    commit::remove_unnamed(place, made.read_version, &dropped).await
 }
 
 /// Commits, and again for as long as nothing but deletes was first. The second value: bytes of lost attempts' deletion files

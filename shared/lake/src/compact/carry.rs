@@ -118,12 +118,16 @@ struct Source {
     since: RoaringBitmap,
 }
 
-/// `None` where a count is not recorded, or a row is back.
+/// `None` where a count is not recorded, it was not read at this version, or a row is back.
 async fn source(read: &Dataset, head: &Dataset, old: &Fragment, now: Option<&Fragment>) -> Result<Option<Source>> {
     let (Some(physical), Some(rows)) = (old.physical_rows, old.num_rows()) else { return Ok(None) };
     let mut out = Source { id: old.id, rows: rows as u64, ..Source::default() };
     if now.is_some_and(|now| now.deletion_file == old.deletion_file) {
         return Ok(Some(out));
+    }
+    // Results can have been read at several versions, and `read` is the first of them.
+    if !read.fragments().iter().any(|f| f.id == old.id && f.deletion_file == old.deletion_file) {
+        return Ok(None);
     }
     out.before = deletions(read, old.id).await?;
     let Ok(physical) = u32::try_from(physical) else { return Ok(None) };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use lance::index::DatasetIndexExt;
 use squire_lake::commit::Handle;
 use squire_lake::compact::{self, Landed, Rewritten, Settings};
 use squire_lake::faults::{Fault, Faults, Operation};
@@ -201,4 +202,45 @@ async fn more_than_deleted_rows_is_a_lost_race_and_leaves_nothing_behind() {
         assert_eq!((error.kind(), stranded), (Kind::Conflict, 0), "{case}: {error}");
         is_whole(&uri, wanted).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_were_read_at_several_versions_are_not_taken_for_one() {
+    let (_dir, uri) = place();
+    let mut writer = sample(&uri, false).await;
+    let lake = lake();
+    let (head, mut done) = rewritten_of(&lake, &uri, &[0, 1]).await;
+    writer.delete("id = 50").await.expect("deleted");
+    done.extend(rewritten_of(&lake, &uri, &[2, 3]).await.1);
+    writer.delete("id = 60").await.expect("deleted");
+    let (error, stranded) =
+        land(&lake, &uri, &head, done).await.expect_err("of one of them it is not known what was deleted");
+    assert_eq!((error.kind(), stranded), (Kind::Conflict, 0), "{error}");
+    is_whole(&uri, (0..100).filter(|id| ![7, 50, 60].contains(id))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_index_was_remapped_to_goes_when_the_index_was_dropped_meanwhile() {
+    let (_dir, uri) = place();
+    sample(&uri, false).await.index(SampleIndex::BTree).await.expect("indexed");
+    let (commits, of) = (AtomicUsize::new(0), uri.clone());
+    let faults = Faults::new(move |op, path| {
+        if op == Operation::Put && path.contains("/_transactions/") && commits.fetch_add(1, Ordering::SeqCst) == 1 {
+            let uri = of.clone();
+            let work = move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(async {
+                    let mut head = self::lake().open(&uri).await.expect("opened");
+                    head.drop_index("id_idx").await.expect("dropped");
+                });
+            };
+            std::thread::spawn(work).join().expect("it dropped");
+        }
+        Fault::Pass
+    });
+    let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
+    let (head, done) = rewritten(&lake, &uri).await;
+    let landed = land(&lake, &uri, &head, done).await.expect("an index less is no lost race");
+    assert_eq!((landed.stranded, seen(&uri).await.indices.len()), (0, 0));
+    is_whole(&uri, (0..100).filter(|id| *id != 7)).await;
 }

@@ -24,10 +24,11 @@ use super::support::*;
 const DAY: u64 = 86_400;
 
 /// Splitmix64: the same numbers for the same seed.
-struct Dice(u64);
+#[derive(Debug, Clone)]
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
