@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lance::index::DatasetIndexExt;
 use squire_lake::commit::Handle;
@@ -243,4 +243,50 @@ async fn what_an_index_was_remapped_to_goes_when_the_index_was_dropped_meanwhile
     let landed = land(&lake, &uri, &head, done).await.expect("an index less is no lost race");
     assert_eq!((landed.stranded, seen(&uri).await.indices.len()), (0, 0));
     is_whole(&uri, (0..100).filter(|id| *id != 7)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_answer_is_lost_is_not_made_twice() {
+    // Whether the store tells afterwards what became of it.
+    for told in [true, false] {
+        let (_dir, uri) = place();
+        let mut writer = sample(&uri, true).await;
+        writer.index(SampleIndex::BTree).await.expect("indexed");
+        let (manifests, silent) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+        let now_silent = silent.clone();
+        let faults = Faults::new(move |op, path| {
+            let reset = std::io::ErrorKind::ConnectionReset;
+            let versions = path.contains("/_versions");
+            // The reservation's is the first.
+            if op == Operation::Put
+                && versions
+                && path.ends_with(".manifest")
+                && manifests.fetch_add(1, Ordering::SeqCst) == 1
+            {
+                now_silent.store(!told, Ordering::SeqCst);
+                return Fault::LoseAnswer(reset);
+            }
+            if versions && now_silent.load(Ordering::SeqCst) { Fault::Fail(reset) } else { Fault::Pass }
+        });
+        let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
+        let (head, done) = rewritten(&lake, &uri).await;
+        writer.delete("id in (1, 60)").await.expect("deleted");
+        let wanted = || (0..100).filter(|id| ![1, 7, 60].contains(id));
+        let first = land(&lake, &uri, &head, done.clone()).await;
+        silent.store(false, Ordering::SeqCst);
+        match first {
+            Ok(landed) => assert!(told && landed.stranded == 0),
+            Err((error, stranded)) => {
+                assert!(!told && !error.proves_loss() && stranded > 0, "{error}: {stranded}");
+            }
+        }
+        let version = seen(&uri).await.version();
+        is_whole(&uri, wanted()).await;
+        let mut writer = Sample::open(&self::lake(), &uri, Columns::default()).await.expect("opened");
+        writer.delete("id = 2").await.expect("deleted");
+        let (error, stranded) = land(&lake, &uri, &head, done).await.expect_err("it has landed");
+        assert!(error.kind() == Kind::Conflict && stranded > 0, "what HEAD names stays: {error}");
+        is_whole(&uri, wanted().filter(|id| *id != 2)).await;
+        assert_eq!(seen(&uri).await.version(), version + 2, "the delete and a reservation");
+    }
 }

@@ -27,8 +27,10 @@ use lance_index::IndexType;
 use lance_index::optimize::OptimizeOptions;
 use lance_index::scalar::{FullTextSearchQuery, InvertedIndexParams, ScalarIndexParams};
 use lance_linalg::distance::MetricType;
+use squire_lake::compact::stored::{Slice, Stored, is_current};
 use squire_lake::compact::{self, Rewritten, Settings};
 use squire_lake::faults::{Fault, Faults, Operation};
+use squire_lake::handle::Place;
 use squire_lake::oracle::{self, Leftovers};
 use squire_lake::stamp::Stamper;
 use squire_lake::verify::{self, Rewrite};
@@ -362,8 +364,8 @@ struct Tally {
     lost: usize,
 }
 
-/// Executes a rewrite of what can be rewritten.
-async fn rewritten(lake: &Lake, uri: &str, dice: &mut Dice) -> Option<(Arc<Dataset>, Vec<Rewritten>)> {
+/// Executes a rewrite of what can be rewritten. `stored`: its results go through JSON, as another process reads them.
+async fn rewritten(lake: &Lake, uri: &str, dice: &mut Dice, stored: bool) -> Option<(Arc<Dataset>, Vec<Rewritten>)> {
     let head = Arc::new(lake.open(uri).await.expect("opened"));
     let tasks = groups(&head, dice).await;
     let settings = Settings {
@@ -373,7 +375,24 @@ async fn rewritten(lake: &Lake, uri: &str, dice: &mut Dice) -> Option<(Arc<Datas
         table_config: Default::default(),
     };
     let done = compact::execute(lake, &head, &tasks, &settings).await;
-    (!done.is_empty()).then(|| (head, done.into_iter().map(|d| d.expect("rewritten")).collect()))
+    let mut done: Vec<Rewritten> = done.into_iter().map(|d| d.expect("rewritten")).collect();
+    if stored {
+        let slice = Slice::of(&head, &tasks, &settings).expect("a slice");
+        done = Stored::of(&done, uri).expect("written").read(&slice, uri).expect("read back");
+    }
+    (!done.is_empty()).then_some((head, done))
+}
+
+/// Those of stored results that can still be committed, and HEAD.
+async fn current(lake: &Lake, at: &Place, done: Vec<Rewritten>) -> (Arc<Dataset>, Vec<Rewritten>) {
+    let head = Arc::new(lake.open(&at.uri).await.expect("opened"));
+    let mut out = Vec::new();
+    for rewritten in done {
+        if is_current(at, &head, &rewritten).await.expect("the store says") {
+            out.push(rewritten);
+        }
+    }
+    (head, out)
 }
 
 async fn history(seed: u64, tally: &mut Tally) {
@@ -391,6 +410,11 @@ async fn history(seed: u64, tally: &mut Tally) {
         let mode = if i == 0 { WriteMode::Create } else { WriteMode::Append };
         them.write(10 + dice.roll(20) as i64, mode).await.expect("written");
         let mut ds = Dataset::open(&uri).await.expect("opened");
+        if i == 0 && dice.roll(3) == 0 {
+            // Row ids and row versions go to files.
+            let spill = [("lance.row_lineage.spill", "true"), ("lance.row_lineage.inline_max_bytes", "1")];
+            ds.update_config(spill).await.expect("set");
+        }
         if i > 0 && dice.roll(2) == 0 {
             index(&mut ds, dice.roll(5)).await.expect("indexed");
         }
@@ -413,13 +437,21 @@ async fn history(seed: u64, tally: &mut Tally) {
         Fault::Pass
     });
     let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
-    let Some((head, done)) = rewritten(&lake, &uri, &mut dice).await else { return };
+    let stored = dice.roll(3) == 0;
+    let Some((mut head, mut done)) = rewritten(&lake, &uri, &mut dice, stored).await else { return };
     for _ in 0..dice.roll(4) {
         let mut them = others.lock().expect("sound").clone();
         them.act().await;
         *others.lock().expect("sound") = them;
     }
     let at = lake.place(&uri).await.expect("a place");
+    if stored {
+        (head, done) = current(&lake, &at, done).await;
+        if done.is_empty() {
+            return;
+        }
+    }
+    let bytes: u64 = done.iter().map(Rewritten::bytes).sum();
     let stamper = Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::now_v7() };
     let landed = compact::land(&lake, &at, &head, done, &stamper, 1).await;
     let (acted, next_id) = {
@@ -442,18 +474,21 @@ async fn history(seed: u64, tally: &mut Tally) {
             verify::verify(&lake, &uri, &rewrite, &looked.indices).await.unwrap_or_else(|e| panic!("{acted}: {e:?}"));
         }
         Err((e, stranded)) => {
-            assert_eq!((e.kind(), stranded), (Kind::Conflict, 0), "{acted}: {e}");
+            let stay = if stored { bytes } else { 0 };
+            assert_eq!((e.kind(), stranded), (Kind::Conflict, stay), "{acted}: {e}");
             tally.lost += 1;
         }
     }
     let plain = self::lake();
     answers_rightly(&plain.open(&uri).await.expect("HEAD"), next_id, &acted).await;
-    assert_eq!(oracle::check(&plain, &uri, Leftovers::None).await, [], "{acted}");
+    // Data files of stored results that are not committed stay: another process may commit them.
+    let leftovers = if stored { Leftovers::Explained } else { Leftovers::None };
+    assert_eq!(oracle::check(&plain, &uri, leftovers).await, [], "{acted}");
 
     // What was carried over is as any other deletion: writes and rewrites go on.
     let mut them = others.lock().expect("sound").clone();
     them.act().await;
-    if let Some((head, done)) = rewritten(&plain, &uri, &mut dice).await {
+    if let Some((head, done)) = rewritten(&plain, &uri, &mut dice, false).await {
         let landed =
             compact::land(&plain, &at, &head, done, &stamper, 2).await.unwrap_or_else(|e| panic!("{acted}: {e:?}"));
         let before = plain.open_version(&uri, landed.before).await.expect("W-1");
@@ -462,7 +497,7 @@ async fn history(seed: u64, tally: &mut Tally) {
     them.act().await;
     let acted = format!("seed {seed}: {:?}", them.done);
     answers_rightly(&plain.open(&uri).await.expect("HEAD"), them.next_id, &acted).await;
-    assert_eq!(oracle::check(&plain, &uri, Leftovers::None).await, [], "{acted}");
+    assert_eq!(oracle::check(&plain, &uri, leftovers).await, [], "{acted}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
