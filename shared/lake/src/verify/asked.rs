@@ -16,7 +16,7 @@ use lance::Dataset;
 use lance::dataset::ProjectionRequest;
 use lance::dataset::scanner::RowAddrMask;
 use lance::deps::datafusion::scalar::ScalarValue;
-use lance::index::DatasetIndexInternalExt;
+use lance::index::{DatasetIndexExt, DatasetIndexInternalExt};
 use lance_index::metrics::NoOpMetricsCollector;
 use lance_index::scalar::expression::{ScalarIndexExpr, ScalarIndexSearch};
 use lance_index::scalar::json::JsonQuery;
@@ -178,7 +178,9 @@ fn is_empty(value: &ScalarValue, field: &arrow_schema::Field) -> bool {
 /// A JSON index says itself what it is made of.
 async fn json(dataset: &Arc<Dataset>, info: &IndexInfo, column: &str, rows: &Rows) -> Result<Option<Form>> {
     let uri = dataset.uri();
-    let Some(segment) = info.segments.first() else { return Ok(None) };
+    // By its name: the commit that is verified may have given the index other segments.
+    let segments = dataset.load_indices_by_name(&info.name).await.map_err(lance_error(uri))?;
+    let Some(segment) = segments.first() else { return Ok(None) };
     let opened = dataset.open_scalar_index(column, &segment.uuid, &NoOpMetricsCollector).await;
     let opened = opened.map_err(lance_error(uri))?;
     let params = opened.derive_index_params().map_err(lance_error(uri))?.params.unwrap_or_default();
