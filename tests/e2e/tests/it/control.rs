@@ -70,3 +70,28 @@ fn an_observing_replica_writes_nothing() {
     assert!(writes.is_empty(), "{writes:#?}");
     assert!(fleet.events().is_empty());
 }
+
+#[test]
+fn what_an_administrator_changes_is_announced() {
+    let Some(fleet) = Fleet::new("what_an_administrator_changes_is_announced") else { return };
+    fleet.plain("t", 1);
+    fleet.register("t");
+    let table = "table/a/t";
+    for args in [
+        &["policy", "set", "namespace/a", "retention=30d"][..],
+        &["policy", "unset", "namespace/a"],
+        &["protection", "set", table, "keep-history", "--reason", "an audit"],
+        &["protection", "unset", table, "--reason", "it is over"],
+        &["table", "drop", table, "--reason", "unused"],
+        &["trash", "undrop", table],
+    ] {
+        fleet.registry_command(args);
+    }
+    let said = |kind: &str| -> Vec<String> {
+        fleet.events_of(kind).into_iter().map(|e| e.subject.unwrap_or_default()).collect()
+    };
+    assert_eq!(said("policy.changed"), ["namespace/a"; 2]);
+    assert_eq!(said("protection.changed"), [table; 2]);
+    assert_eq!(said("table.dropped"), [table]);
+    assert_eq!(said("table.undropped"), [table]);
+}
