@@ -1,7 +1,7 @@
 //! Executing compaction tasks and committing them (design, "Compact and fold").
 //!
-//! The route is the proven one: execute Lance's tasks, reserve the ids, remap the indices from outside, commit the rewrite at
-//! the tasks' read version. Every commit is stamped and runs without the table's hook.
+//! The route is the proven one: execute Lance's tasks, reserve the ids, mark what would answer with dead rows, remap the indices
+//! from outside, commit the rewrite at the tasks' read version. Every commit is stamped and runs without the table's hook.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -29,6 +29,7 @@ use crate::stamp::Stamper;
 use crate::{Error, Kind, Lake, Result, contain};
 
 mod carry;
+mod dead;
 mod pages;
 pub mod stored;
 
@@ -212,8 +213,8 @@ async fn record_sizes(lake: &Lake, uri: &str, result: &mut RewriteResult) -> boo
     any
 }
 
-/// Commits executed tasks as two stamped transactions: reserve, then rewrite at the tasks' read version. Rows that somebody
-/// deleted in between are deleted in the new fragments, too.
+/// Commits executed tasks as stamped transactions: reserve, where rows stay dead in an index mark it, then rewrite at the tasks'
+/// read version. Rows that somebody deleted in between are deleted in the new fragments, too.
 ///
 /// # Errors
 /// `Conflict` when somebody was first with more than that. Second value: bytes that stay behind on disk because the loss is not proven. The data
@@ -229,7 +230,7 @@ pub async fn land(
     let mut outputs = outputs_of(&done);
     let stored = done.iter().any(|d| d.stored).then_some(outputs.bytes);
     let read_version = done.iter().map(|d| d.result.read_version).min().unwrap_or(dataset.version_id());
-    match try_land(lake, place, dataset, done, stamper, slice, read_version, &mut outputs).await {
+    match try_land(lake, place, dataset, done, (stamper, slice), read_version, &mut outputs).await {
         Ok(landed) => Ok(landed),
         Err(error) => {
             if let Some(data) = stored {
@@ -260,31 +261,34 @@ pub fn outputs_of(done: &[Rewritten]) -> Outputs {
     Outputs { files, directories: Default::default(), bytes: done.iter().map(Rewritten::bytes).sum() }
 }
 
-#[allow(clippy::too_many_arguments)]
 async fn try_land(
     lake: &Lake,
     place: &Place,
     dataset: &Arc<Dataset>,
     done: Vec<Rewritten>,
-    stamper: &Stamper,
-    slice: u32,
+    (stamper, slice): (&Stamper, u32),
     read_version: u64,
     outputs: &mut Outputs,
 ) -> Result<Landed> {
-    let n: usize = done.iter().map(|d| d.result.new_fragments.len()).sum();
+    let mut results: Vec<RewriteResult> = done.into_iter().map(|d| d.result).collect();
+    let leaves_dead = dead::leaves_any(dataset, &results);
+    let n = results.iter().map(|r| r.new_fragments.len()).sum::<usize>() + usize::from(leaves_dead);
     let n = u32::try_from(n).map_err(|e| Error::new(Kind::Bug, "counting new fragments", dataset.uri()).because(e))?;
     let (handle, mut ids) =
         if n > 0 { commit::reserve(lake, dataset, n, stamper, slice).await? } else { (dataset.clone(), 0..0) };
-    let mut results: Vec<RewriteResult> = done.into_iter().map(|d| d.result).collect();
     for fragment in results.iter_mut().flat_map(|r| &mut r.new_fragments) {
         fragment.id = ids.next().ok_or_else(|| Error::new(Kind::Bug, "numbering new fragments", dataset.uri()))?;
     }
+    let marked = match ids.next().filter(|_| leaves_dead) {
+        Some(gone) => dead::mark(lake, place, &handle, &results, gone, (stamper, slice)).await?.map(Arc::new),
+        None => None,
+    };
     let uri = dataset.uri().to_string();
     let rewritten_indices =
         contain::contained(lake, "remapping the indices", &uri, remap(&handle, &results, outputs)).await?;
     let made = Made { results, rewritten_indices, read_version };
     let properties = stamper.properties("compact", slice);
-    let (landed, stranded) = commit_made(lake, place, handle, &made, properties, outputs).await?;
+    let (landed, stranded) = commit_made(lake, place, (handle, marked), &made, properties, outputs).await?;
     let stranded = stranded + remove_dropped(place, &landed, &made).await;
     let after = landed.version_id();
     let ids_of = |fragments: &[Fragment]| fragments.iter().map(|f| f.id).collect::<Vec<u64>>();
@@ -327,7 +331,7 @@ async fn remove_dropped(place: &Place, landed: &Dataset, made: &Made) -> u64 {
 async fn commit_made(
     lake: &Lake,
     place: &Place,
-    handle: Arc<Dataset>,
+    (handle, marked): (Arc<Dataset>, Option<Arc<Dataset>>),
     made: &Made,
     properties: HashMap<String, String>,
     outputs: &mut Outputs,
@@ -340,7 +344,9 @@ async fn commit_made(
         made.results.iter().map(group).collect::<Vec<_>>()
     };
     let begun = Instant::now();
-    let (mut head, mut left) = (handle.clone(), Outputs::default());
+    // To Lance our own mark is somebody's index: the rewrite is committed above it, on the state there.
+    let is_marked = marked.is_some();
+    let (mut head, mut left) = (marked.unwrap_or_else(|| handle.clone()), Outputs::default());
     let mut lost: Option<Error> = None;
     loop {
         if let Some(error) = lost.take_if(|_| begun.elapsed() > COMMITTED_FOR) {
@@ -348,7 +354,8 @@ async fn commit_made(
         }
         let mut written = Outputs::default();
         let carried =
-            carry::onto(lake, place, (&handle, &head), (&made.results, made.read_version), &mut written).await;
+            carry::onto(lake, place, (&handle, &head), (&made.results, made.read_version, is_marked), &mut written)
+                .await;
         outputs.add(&written);
         let carried = carried.unwrap_or_else(|e| {
             tracing::warn!(error = %e, "rows deleted meanwhile cannot be carried over to the rewritten fragments");

@@ -61,21 +61,21 @@ fn is_same_but_for_deletions(old: &Fragment, now: &Fragment) -> bool {
 }
 
 /// The groups of a rewrite as they are committed on `head`, with the rows deleted since its read version deleted in the new
-/// fragments, whose ids are set; its indices were remapped as `remapped` had them. `None` where no row was deleted, or more has
-/// happened than that.
+/// fragments, whose ids are set; its indices were remapped as `remapped` had them. `None` where no row was deleted and the rewrite
+/// need not be on `head`, or more has happened than that.
 ///
 /// What is written is recorded in `written`.
 pub(super) async fn onto(
     lake: &Lake,
     place: &Place,
     (remapped, head): (&Dataset, &Dataset),
-    (results, read_version): (&[RewriteResult], u64),
+    (results, read_version, must_follow): (&[RewriteResult], u64, bool),
     written: &mut Outputs,
 ) -> Result<Option<Vec<RewriteGroup>>> {
     let now: HashMap<u64, &Fragment> = head.fragments().iter().map(|f| (f.id, f)).collect();
     let old = || results.iter().flat_map(|r| &r.original_fragments);
     let moved = |f: &Fragment| now.get(&f.id).is_none_or(|now| now.deletion_file != f.deletion_file);
-    if !old().any(moved) || !results.iter().all(|r| holds(head, r)) {
+    if !(must_follow || old().any(moved)) || !results.iter().all(|r| holds(head, r)) {
         return Ok(None);
     }
     let read = lake.open_version(&place.uri, read_version).await?;
@@ -142,6 +142,9 @@ async fn source(read: &Dataset, head: &Dataset, old: &Fragment, now: Option<&Fra
 
 /// Where the rows deleted since lie in the new fragments (id and rows each). Pure.
 fn map(sources: &[Source], made: &[(u64, u64)]) -> Option<BTreeMap<u64, RoaringBitmap>> {
+    if sources.iter().all(|s| s.since.is_empty()) {
+        return Some(BTreeMap::new());
+    }
     // Lance pairs sorted addresses with new rows, so it reads in this order.
     let sorted = sources.windows(2).all(|pair| pair[0].id < pair[1].id);
     let rows = |n: u64, (_, rows): &(u64, u64)| n + rows;
@@ -252,8 +255,8 @@ mod tests {
         assert_eq!(mapped(&sources, &[(20, 7), (21, 9)]), Some(vec![(20, vec![0, 2]), (21, vec![0, 8])]));
         assert_eq!(mapped(&sources, &[(20, 1), (21, 1), (22, 14)]), None, "all of fragment 20 is gone");
         assert_eq!(mapped(&sources, &[(20, 15)]), None, "a row less than was read");
-        assert_eq!(mapped(&[source(4, 1, &[], &[]), source(1, 1, &[], &[])], &[(20, 2)]), None, "another order");
-        assert_eq!(mapped(&[source(1, 2, &[], &[])], &[(20, 2)]), Some(vec![]));
+        assert_eq!(mapped(&[source(4, 1, &[], &[0]), source(1, 1, &[], &[])], &[(20, 2)]), None, "another order");
+        assert_eq!(mapped(&[source(4, 2, &[], &[]), source(1, 2, &[], &[])], &[(20, 4)]), Some(vec![]), "none is gone");
     }
 
     #[test]

@@ -337,6 +337,11 @@ async fn answers_rightly(ds: &Dataset, next_id: i64, told: &str) {
                 .collect();
             wanted.sort_unstable();
             assert_eq!(found, wanted, "{told}: {word}");
+            let mut scan = ds.scan();
+            let query = FullTextSearchQuery::new(word.to_string()).limit(Some(3));
+            scan.project(&["id"]).expect("a column").full_text_search(query).expect("a query");
+            let best = scan.try_into_batch().await.unwrap_or_else(|e| panic!("{told}: {word}: {e}"));
+            assert_eq!(best.num_rows(), wanted.len().min(3), "{told}: the best of {word}");
         }
     }
     if names.contains("vector_idx") {

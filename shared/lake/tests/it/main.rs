@@ -8,6 +8,7 @@ mod clean;
 mod contract;
 mod copies;
 mod damage;
+mod dead_rows;
 mod histories;
 mod hook;
 mod look;
