@@ -28,7 +28,5 @@ FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /target/release/squire-maintenance /target/release/squire-reconcile /target/release/squire-index-build /target/release/squire-registry /usr/local/bin/
 USER 65532:65532
 WORKDIR /scratch
-# glibc keeps the most that each arena ever held, and has eight for each core.
-ENV MALLOC_ARENA_MAX=2
 ENTRYPOINT ["/usr/local/bin/squire-maintenance"]
 CMD ["--help"]

@@ -97,9 +97,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "squire.env" -}}
 - name: TMPDIR
   value: /scratch
-# glibc keeps the most that each arena ever held, and has eight for each core.
-- name: MALLOC_ARENA_MAX
-  value: "2"
 {{- range .root.Values.env }}
 - name: {{ .name }}
   value: {{ .value | quote }}

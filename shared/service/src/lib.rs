@@ -7,6 +7,7 @@
 //! parameters of [`config::Config`]; the binaries fill them in.
 
 pub mod admission;
+mod allocator;
 pub mod bus;
 pub mod cli;
 pub mod clock;

@@ -185,8 +185,6 @@ impl Fleet {
         for (variable, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("SQUIRE_")) {
             command.env_remove(variable);
         }
-        // One arena: what the allocator keeps for each thread is no growth of ours, and would hide it.
-        command.env("MALLOC_ARENA_MAX", "1");
         command.env("NO_COLOR", "1").env_remove("RUST_LOG").current_dir(self.dir.path());
         command
     }

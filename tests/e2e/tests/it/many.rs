@@ -5,9 +5,6 @@ use serde_json::json;
 use crate::fleet::{Fleet, swept};
 use crate::replica::Replica;
 
-/// The replicas allocate from one arena (`MALLOC_ARENA_MAX`): with several the allocator keeps the high-water mark of each thread
-/// that ever planned a sweep, a step of some MiB each until all have had their turn.
-///
 /// `total` datasets, two replicas, `sweeps` sweeps once each replica has made two. Each sweep finds one dataset more, and its work.
 fn sweeps(test: &str, total: usize, sweeps: usize) {
     let Some(fleet) = Fleet::new(test) else { return };
