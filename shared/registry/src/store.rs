@@ -38,9 +38,16 @@ const ATTEMPTS: u32 = 200;
 const DOUBTS: u32 = 6;
 /// Records read at the same time.
 const READS: usize = 32;
+/// Records of its own that a process keeps besides those of a snapshot: its claims and jobs are many writes to few records.
+const KEPT: usize = 256;
+/// The largest of these, in bytes.
+const KEPT_SIZE: u64 = 16 << 10;
 
 /// What a cached parse was made from.
 type Stamp = (u64, DateTime<Utc>, Option<String>, u64);
+
+/// A collection with its partition, and a key.
+type Slot = (String, String);
 
 #[derive(Clone)]
 struct Cached {
@@ -52,18 +59,20 @@ struct Cached {
 pub(crate) struct Records {
     root: Root,
     history: chrono::TimeDelta,
-    cache: Mutex<HashMap<(String, String), Cached>>,
+    cache: Mutex<HashMap<Slot, Cached>>,
+    /// Records of other collections that this process wrote last.
+    written: Mutex<HashMap<Slot, Cached>>,
 }
 
 impl Records {
     pub(crate) fn new(root: Root, history: Duration) -> Self {
         let history = chrono::TimeDelta::from_std(history).unwrap_or(chrono::TimeDelta::MAX);
-        Self { root, history, cache: Mutex::default() }
+        Self { root, history, cache: Mutex::default(), written: Mutex::default() }
     }
 
     /// The same records, with nothing read yet.
     pub(crate) fn again(&self) -> Self {
-        Self { root: self.root.clone(), history: self.history, cache: Mutex::default() }
+        Self { root: self.root.clone(), history: self.history, cache: Mutex::default(), written: Mutex::default() }
     }
 
     pub(crate) fn root(&self) -> &Root {
@@ -92,9 +101,9 @@ impl Records {
         self.root.path(&segments)
     }
 
-    fn cache(&self) -> MutexGuard<'_, HashMap<(String, String), Cached>> {
+    fn lock<'a>(&self, map: &'a Mutex<HashMap<Slot, Cached>>) -> MutexGuard<'a, HashMap<Slot, Cached>> {
         // The map is only ever replaced entry by entry, so a panic elsewhere leaves it usable.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One LIST of a collection: every key with its generations, oldest first.
@@ -213,9 +222,9 @@ impl Records {
     }
 
     async fn read_listed<T: Fields>(&self, partition: Option<&str>, key: &str, top: &Generation) -> Result<Read<T>> {
-        let stamp = (top.number, top.modified, top.e_tag.clone(), top.size);
-        let slot = (format!("{}/{}", T::COLLECTION, partition.unwrap_or_default()), key.to_owned());
-        let cached = self.cache().get(&slot).filter(|c| c.stamp == stamp).cloned();
+        let (stamp, slot) = (stamp(top), slot::<T>(partition, key));
+        let map = if Collection::SNAPSHOT.contains(&T::COLLECTION) { &self.cache } else { &self.written };
+        let cached = self.lock(map).get(&slot).filter(|c| c.stamp == stamp).cloned();
         if let Some(read) = cached.and_then(|c| c.value.downcast::<Read<T>>().ok()) {
             return Ok(Read::clone(&read));
         }
@@ -231,7 +240,7 @@ impl Records {
         let read = self.interpret::<T>(key, top.number, &bytes);
         // Whole generations are immutable; state and runs are large and read once.
         if Collection::SNAPSHOT.contains(&T::COLLECTION) {
-            self.cache().insert(slot, Cached { stamp, value: Arc::new(read.clone()) });
+            self.lock(&self.cache).insert(slot, Cached { stamp, value: Arc::new(read.clone()) });
         }
         Ok(read)
     }
@@ -308,7 +317,12 @@ impl Records {
             tried.push(meta.nonce);
             match self.put(place, meta.generation, bytes, &tried, listed_at + DECISION).await? {
                 Put::Ours(written) => {
-                    if self.confirm(place, &written.meta).await? {
+                    let listed = match written.listed {
+                        Some(listed) => listed?,
+                        None => self.generations(place).await?,
+                    };
+                    if self.confirm(place, &written.meta, &listed).await? {
+                        self.keep(place, &listed, written.record.as_ref());
                         return Ok(written.record);
                     }
                 }
@@ -375,7 +389,15 @@ impl Records {
             }
             Ok(PutOutcome::Refused) | Err(_) => false,
         };
-        let Some(found) = self.root.get(&path).await? else {
+        // What stands there, and what stands above it: neither needs the other's answer, both are asked after the put.
+        let (found, listed) = match created {
+            true => {
+                let (found, listed) = tokio::join!(self.root.get(&path), self.generations(place));
+                (found?, Some(listed))
+            }
+            false => (self.root.get(&path).await?, None),
+        };
+        let Some(found) = found else {
             if created {
                 return Err(Error::LyingStore {
                     store: self.root.uri().to_owned(),
@@ -393,7 +415,28 @@ impl Records {
         if !tried.contains(&meta.nonce) {
             return Ok(Put::Theirs);
         }
-        Ok(Put::Ours(Written { meta, record: read }))
+        Ok(Put::Ours(Written { meta, record: read, listed }))
+    }
+
+    /// Keeps what this process wrote itself, so that its next write of the same record lists it and need not read it.
+    fn keep<T: Fields>(&self, place: Place<'_>, listed: &[Generation], record: Option<&Arc<Record<T>>>) {
+        if Collection::SNAPSHOT.contains(&place.collection) {
+            return;
+        }
+        let slot = slot::<T>(place.partition, &self.key(place.collection, place.id));
+        let top = listed.last().filter(|top| top.size <= KEPT_SIZE);
+        let mut written = self.lock(&self.written);
+        let (Some(top), Some(record)) = (top, record) else {
+            written.remove(&slot);
+            return;
+        };
+        if record.meta.generation != top.number {
+            return;
+        }
+        if written.len() >= KEPT {
+            written.clear();
+        }
+        written.insert(slot, Cached { stamp: stamp(top), value: Arc::new(Read::Live(record.clone())) });
     }
 
     fn generation_path(&self, place: Place<'_>, number: u64) -> Result<Path> {
@@ -417,11 +460,10 @@ impl Records {
 
     /// Whether a put that landed is part of the record: nothing above it, or what is above chains to it. A writer that
     /// decided on a listing older than a prune lands below the top and is found out here.
-    async fn confirm(&self, place: Place<'_>, ours: &Meta) -> Result<bool> {
-        let generations = self.generations(place).await?;
+    async fn confirm(&self, place: Place<'_>, ours: &Meta, generations: &[Generation]) -> Result<bool> {
         let Some(top) = generations.last() else { return Ok(false) };
         if top.number == ours.generation {
-            self.prune(place, &generations).await;
+            self.prune(place, generations).await;
             return Ok(true);
         }
         let Some(next) = generations.iter().find(|g| g.number == ours.generation + 1) else { return Ok(false) };
@@ -453,6 +495,8 @@ impl Records {
 struct Written<T> {
     meta: Meta,
     record: Option<Arc<Record<T>>>,
+    /// The record's generations, listed after the put.
+    listed: Option<Result<Vec<Generation>>>,
 }
 
 enum Put<T> {
@@ -493,6 +537,14 @@ fn compose<T: Fields>(
     let extra = current.filter(|_| !deleted).map_or(&nothing, |r| &r.extra);
     let bytes = Bytes::from(render(&meta, fields.as_ref(), extra));
     Ok(Some((meta, bytes)))
+}
+
+fn stamp(generation: &Generation) -> Stamp {
+    (generation.number, generation.modified, generation.e_tag.clone(), generation.size)
+}
+
+fn slot<T: Fields>(partition: Option<&str>, key: &str) -> Slot {
+    (format!("{}/{}", T::COLLECTION, partition.unwrap_or_default()), key.to_owned())
 }
 
 fn unreadable<T: Fields>(key: &str, generation: u64, why: String) -> Unreadable {
