@@ -6,9 +6,10 @@ use std::time::Duration;
 use chrono::Utc;
 use squire_registry::document::Object;
 use squire_registry::{
-    Actor, ClaimOutcome, Collection, Document, Floors, ImportPlan, Kind, Level, Policy, PolicyChange, Registry,
-    StorageOptions, Subject, check,
+    Actor, Block, BlockKind, ClaimOutcome, Collection, Document, Floors, ImportPlan, Kind, Level, Policy, PolicyChange,
+    Registry, StorageOptions, Subject, check,
 };
+use squire_test_support::{Proxy, Request};
 use uuid::Uuid;
 
 use crate::many_writers::Estate;
@@ -160,6 +161,45 @@ async fn an_import_that_was_cut_off_makes_no_registry_and_goes_on() {
     assert_eq!(plan.creates, BTreeMap::from([(Collection::Estate, 1), (Collection::Tables, 1)]));
     let back = plan.apply(actor()).await.unwrap();
     assert_eq!(check(&back.snapshot().await.unwrap()), []);
+}
+
+/// The collections of the records that are put, in the order in which their first and their last one are.
+fn order(requests: &[Request]) -> Vec<(String, usize, usize)> {
+    let collection = |r: &Request| {
+        let below = r.path.split_once("/v1/").filter(|_| r.method == "PUT")?.1;
+        Some(below.split_once('/')?.0.to_owned()).filter(|c| !["probes"].contains(&c.as_str()))
+    };
+    let mut out: Vec<(String, usize, usize)> = Vec::new();
+    for (at, name) in requests.iter().filter_map(collection).enumerate() {
+        match out.iter_mut().find(|(known, ..)| *known == name) {
+            Some(known) => known.2 = at,
+            None => out.push((name, at, at)),
+        }
+    }
+    out
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_protects_is_written_first_and_the_identity_last() {
+    let lake = full().await;
+    let block = Block { subject: Subject::Estate, kind: BlockKind::Operator, until: None, version: None };
+    lake.registry.block_add(block, "moving").await.unwrap();
+    let document = lake.registry.export().await.unwrap();
+    let Some(estate) = Estate::on_s3("what_protects_is_written_first…").await else { return };
+    let proxy = Proxy::start(&estate.options["aws_endpoint"]);
+    let mut counted = estate.options.clone();
+    counted.insert("aws_endpoint".into(), proxy.endpoint());
+    let plan = import(&format!("{}-ordered", estate.root), &counted, &document, false).await;
+    proxy.pass();
+    plan.apply(actor()).await.unwrap();
+    let order = order(&proxy.log());
+    let names: Vec<&str> = order.iter().map(|(name, ..)| name.as_str()).collect();
+    let wanted =
+        ["protection", "blocks", "trash", "policies", "projects", "warehouses", "namespaces", "locations", "tables"];
+    assert_eq!(names[..wanted.len()], wanted);
+    assert_eq!(names.last(), Some(&"estate"), "until then there is no registry");
+    // A kind begins when the one before is whole.
+    assert!(order[..wanted.len()].windows(2).all(|pair| pair[0].2 < pair[1].1), "{order:?}");
 }
 
 #[tokio::test]

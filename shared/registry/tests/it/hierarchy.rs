@@ -293,6 +293,31 @@ async fn a_creator_whose_parent_went_rolls_back() {
 }
 
 #[tokio::test]
+async fn of_two_tables_one_in_the_other_the_one_that_sees_the_other_gives_its_location_back() {
+    let (fast, slow, tampered, _root) = two_handles().await;
+    let table = |name: &str, location: &str| NewTable {
+        path: path(&format!("a/{name}")),
+        location: location.into(),
+        tier: None,
+        labels: vec![],
+        declare: true,
+    };
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/locations/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let (outer, inner) = (table("outer", "t"), table("inner", "t/data/u"));
+    let creator = tokio::spawn(async move { slow.table_create(outer, &none(), None).await });
+    // It has looked, nothing was there, and its claim is on the way.
+    arrived.notified().await;
+    fast.table_create(inner, &none(), None).await.unwrap();
+    go.notify_one();
+    let error = creator.await.unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("table/a/inner"), "{error}");
+    let now = fast.snapshot().await.unwrap();
+    assert_eq!(now.tables().map(|t| t.fields.subject().to_string()).collect::<Vec<_>>(), ["table/a/inner"]);
+    assert_eq!(squire_registry::check(&now), []);
+}
+
+#[tokio::test]
 async fn a_drop_that_meets_a_new_child_is_taken_back() {
     let (fast, slow, tampered, _root) = two_handles().await;
     let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

@@ -1,0 +1,35 @@
+//! A namespace's server that was away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use squire_lake::authority::Authority;
+use squire_lake::uri;
+
+use crate::namespace::{backed, folder, seen, server};
+
+#[tokio::test]
+async fn a_server_that_was_away_is_asked_again_long_before_five_minutes_are_over() {
+    let (_dir, root) = folder();
+    let at = uri::join(&root, "orders");
+    crate::support::table(&at, 1, 3).await;
+    let well = Arc::new(AtomicBool::new(false));
+    let (is_well, place) = (well.clone(), at.clone());
+    let url = server(move |path| match path {
+        _ if !is_well.load(Ordering::SeqCst) => (503, json!({ "code": 17, "error": "away" }).to_string()),
+        p if p.contains("/table/list") => (200, json!({ "tables": ["orders"] }).to_string()),
+        p if p.contains("/describe") => (200, json!({ "location": place }).to_string()),
+        _ => (200, json!({ "namespaces": [] }).to_string()),
+    });
+    let (_control, lake) = backed(&root, &url).await;
+    let away = seen(&lake, &at).await;
+    assert!(matches!(away.authority, Authority::Unknown { .. }), "{:?}", away.authority);
+    well.store(true, Ordering::SeqCst);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while seen(&lake, &at).await.authority != Authority::Linear {
+        assert!(Instant::now() < deadline, "it is not asked again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
