@@ -296,7 +296,9 @@ pub(crate) fn of_estate(walk: &Walk<Row>) -> Vec<Finding> {
                 | ProblemKind::RecordMisplaced
                 | ProblemKind::LocationDiffers
                 | ProblemKind::BindingDiffers => FindingKind::RecordUnreadable,
-                ProblemKind::LocationShared | ProblemKind::LocationNested => FindingKind::LocationShared,
+                ProblemKind::LocationShared | ProblemKind::LocationNested | ProblemKind::ServersDiffer => {
+                    FindingKind::LocationShared
+                }
                 ProblemKind::BindingToNothing => FindingKind::BindingToNothing,
                 ProblemKind::ProtectionOnNothing | ProblemKind::BlockOnNothing => FindingKind::ProtectionOnNothing,
                 ProblemKind::PolicyOnNothing => FindingKind::PolicyOnNothing,

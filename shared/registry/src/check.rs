@@ -27,6 +27,8 @@ pub enum ProblemKind {
     LocationShared,
     /// A table lies in another one's directory.
     LocationNested,
+    /// One root is named by two servers.
+    ServersDiffer,
     /// A table's URI is not where its warehouse and its location lead.
     LocationDiffers,
     /// A table has no location record, or a location record no table.
@@ -64,6 +66,7 @@ impl ProblemKind {
                 | Self::LocationNested
                 | Self::LocationDiffers
                 | Self::BindingDiffers
+                | Self::ServersDiffer
         )
     }
 }
@@ -100,6 +103,7 @@ pub fn check(snapshot: &Snapshot) -> Vec<Problem> {
     tables(snapshot, &mut out);
     nested(snapshot, &mut out);
     bound(snapshot, &mut out);
+    servers(snapshot, &mut out);
     parents(snapshot, &mut out);
     on_nothing(snapshot, &mut out);
     for clash in snapshot.clashes() {
@@ -218,6 +222,23 @@ fn bound(snapshot: &Snapshot, out: &mut Vec<Problem>) {
             let fix = "restore the record that was meant; a namespace is bound as its parent is";
             out.push(problem(ProblemKind::BindingDiffers, &subject, detail, fix));
         }
+    }
+}
+
+/// A root has one namespace.
+fn servers(snapshot: &Snapshot, out: &mut Vec<Problem>) {
+    let mut roots: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
+    for w in snapshot.warehouses() {
+        if let Some(url) = &w.fields.namespace {
+            roots.entry(&w.fields.root).or_default().insert(url, format!("warehouse/{} by {url}", w.meta.id));
+        }
+    }
+    for (root, named) in roots.into_iter().filter(|(_, named)| named.len() > 1) {
+        let detail = format!(
+            "it is named as {}; nothing is maintained there",
+            named.into_values().collect::<Vec<_>>().join(" and as ")
+        );
+        out.push(problem(ProblemKind::ServersDiffer, root, detail, "`warehouse set W --namespace URL`"));
     }
 }
 

@@ -164,8 +164,15 @@ impl Lake {
     /// Takes from the registry which warehouses a REST namespace backs. To be told each snapshot: what is not told is taken for
     /// Lance's own.
     pub fn backed_by(&self, snapshot: &Snapshot) {
-        let told: BTreeMap<String, String> =
-            snapshot.warehouses().filter_map(|w| Some((w.fields.root.clone(), w.fields.namespace.clone()?))).collect();
+        let mut told: BTreeMap<String, String> = BTreeMap::new();
+        for w in snapshot.warehouses() {
+            let Some(url) = &w.fields.namespace else { continue };
+            let known = told.entry(w.fields.root.clone()).or_insert_with(|| url.clone());
+            if known != url {
+                // Which of the two commits cannot be told: what is no URL cannot be asked, and nothing is written there.
+                *known = format!("{known} and {url}");
+            }
+        }
         let mut roots = self.backings().roots.write().unwrap_or_else(PoisonError::into_inner);
         roots.retain(|root, backing| told.get(root) == Some(&backing.url));
         for (root, url) in told {

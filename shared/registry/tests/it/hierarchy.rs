@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::Utc;
 use object_store::memory::InMemory;
 use squire_registry::{
-    Error, Floors, Kind, Level, NewTable, Policy, PolicyChange, Registry, Root, Subject, TableChanges,
+    Error, Floors, Kind, Level, NewTable, NewWarehouse, Policy, PolicyChange, Registry, Root, Subject, TableChanges,
 };
 use tokio::sync::Notify;
 
@@ -314,6 +314,44 @@ async fn of_two_tables_one_in_the_other_the_one_that_sees_the_other_gives_its_lo
     assert!(error.kind() == Kind::Refused && error.to_string().contains("table/a/inner"), "{error}");
     let now = fast.snapshot().await.unwrap();
     assert_eq!(now.tables().map(|t| t.fields.subject().to_string()).collect::<Vec<_>>(), ["table/a/inner"]);
+    assert_eq!(squire_registry::check(&now), []);
+}
+
+#[tokio::test]
+async fn of_two_servers_for_one_root_the_one_that_sees_the_other_is_taken_back() {
+    let (fast, slow, tampered, root) = two_handles().await;
+    let at = root.path().to_str().unwrap().to_owned();
+    let (one, two) = ("https://one.example", "https://two.example");
+    fast.warehouse_create("v", "p", &at, true, &none(), None).await.unwrap();
+    let held = |key: &str| {
+        let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        tampered.next(key, Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+        (arrived, go)
+    };
+    // It has looked, no server names the root, and its own is on the way.
+    let (arrived, go) = held("v1/warehouses/w/");
+    let late = slow.clone();
+    let setter = tokio::spawn(async move { late.warehouse_set_namespace("w", None, Some(one), None).await });
+    arrived.notified().await;
+    fast.warehouse_set_namespace("v", None, Some(two), None).await.unwrap();
+    go.notify_one();
+    let error = setter.await.unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("warehouse/v"), "{error}");
+    fast.warehouse_set_namespace("v", Some(two), None, None).await.unwrap();
+
+    let (arrived, go) = held("v1/warehouses/made/");
+    let maker = tokio::spawn(async move {
+        let new = NewWarehouse { id: "made", project: "p", root: &at, exclusive: true, namespace: Some(one) };
+        slow.warehouse_make(new, &none(), None).await
+    });
+    arrived.notified().await;
+    fast.warehouse_set_namespace("v", None, Some(two), None).await.unwrap();
+    go.notify_one();
+    let error = maker.await.unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("warehouse/v"), "{error}");
+    let now = fast.snapshot().await.unwrap();
+    let named: Vec<_> = now.warehouses().filter_map(|w| w.fields.namespace.as_deref()).collect();
+    assert_eq!((named, now.warehouses().count()), (vec![two], 2));
     assert_eq!(squire_registry::check(&now), []);
 }
 
