@@ -9,7 +9,7 @@ use squire_registry::{
     Actor, Block, BlockKind, ClaimOutcome, Collection, Document, Floors, ImportPlan, Kind, Level, Policy, PolicyChange,
     Registry, StorageOptions, Subject, check,
 };
-use squire_test_support::{Proxy, Request};
+use squire_test_support::{Proxy, Request, Server};
 use uuid::Uuid;
 
 use crate::many_writers::Estate;
@@ -104,9 +104,12 @@ async fn claims_are_raised_so_that_nobody_who_held_one_still_does() {
     let document = lake.registry.export().await.unwrap();
     // The registry is lost and comes back at its place; the holder never stopped.
     std::fs::remove_dir_all(lake.dir.path().join("_squire")).unwrap();
+    std::fs::remove_file(lake.dir.path().join(".squire-estate")).unwrap();
     let plan = import(lake.registry.uri(), &none(), &document, false).await;
     assert_eq!(plan.claims_raised, 1);
     let back = plan.apply(actor()).await.unwrap();
+    let marked = squire_registry::read_marker(lake.dir.path().to_str().unwrap(), &none()).await.unwrap();
+    assert_eq!(marked, Some(document.estate), "the root around it is this estate's again");
     assert_eq!(claim.renew().await.unwrap_err().kind(), Kind::Refused);
     let top = back.export().await.unwrap();
     let generations: Vec<u64> =
@@ -216,6 +219,17 @@ async fn an_import_beside_a_foreign_mark_is_refused_and_another_identity_is_told
     assert!(!plan.makes_registry && plan.notes[0].contains("registry_lost"), "{plan:?}");
     let merged = plan.apply(actor()).await.unwrap();
     assert_ne!(merged.id(), document.estate);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_does_not_keep_put_if_absent_gets_no_registry() {
+    let lake = Lake::new().await;
+    let document = lake.registry.export().await.unwrap();
+    let Some(liar) = Server::start("a_store_that_does_not_keep…", &["--liar", "--empty"]) else { return };
+    let options: StorageOptions = liar.options().clone().into_iter().collect();
+    let plan = import("s3://lake/ctl", &options, &document, false).await;
+    assert_eq!(plan.apply(actor()).await.unwrap_err().kind(), Kind::LyingStore);
+    assert_eq!(Registry::open("s3://lake/ctl", &options).await.unwrap_err().kind(), Kind::NotFound);
 }
 
 #[tokio::test]

@@ -111,6 +111,21 @@ async fn a_drop_that_was_cut_off_goes_on_and_loses_no_protection() {
 }
 
 #[tokio::test]
+async fn an_undrop_of_a_drop_that_was_cut_off_brings_back_what_the_drop_had_taken() {
+    let lake = Lake::new().await;
+    let uri = lake.table("sales/orders").await;
+    let r = &lake.registry;
+    r.protect(&table(), Level::NoDrop, Some("precious")).await.unwrap();
+    r.table_drop(&path("sales/orders"), WEEK, true, None).await.unwrap();
+    // As if it had stopped before the table's tombstone.
+    std::fs::remove_file(&lake.generations("tables", "sales%2Forders")[1]).unwrap();
+    r.undrop(&table(), None).await.unwrap();
+    assert_eq!(lake.govern(&uri).await.protection.unwrap().reason.as_deref(), Some("precious"));
+    let now = r.snapshot().await.unwrap();
+    assert_eq!((now.trash().count(), now.tables().count()), (0, 1));
+}
+
+#[tokio::test]
 async fn of_two_droppers_one_trash_record_is_left() {
     let lake = Lake::new().await;
     lake.table("sales/orders").await;
