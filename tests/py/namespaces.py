@@ -51,6 +51,10 @@ def do_rows(c, id):
     return {"rows": ds.count_rows(), "ids": sorted(ds.to_table(columns=["id"])["id"].to_pylist()), "version": ds.version}
 
 
+def do_config(c, id, keys):
+    lance.dataset(namespace_client=c, table_id=id).update_config(keys)
+
+
 def free():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

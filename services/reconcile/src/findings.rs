@@ -292,10 +292,13 @@ pub(crate) fn of_estate(walk: &Walk<Row>) -> Vec<Finding> {
         .filter_map(|p| {
             let kind = match p.kind {
                 // Found under another name, or leading elsewhere than its parents: what it governs cannot be told either.
-                ProblemKind::RecordUnreadable | ProblemKind::RecordMisplaced | ProblemKind::LocationDiffers => {
-                    FindingKind::RecordUnreadable
+                ProblemKind::RecordUnreadable
+                | ProblemKind::RecordMisplaced
+                | ProblemKind::LocationDiffers
+                | ProblemKind::BindingDiffers => FindingKind::RecordUnreadable,
+                ProblemKind::LocationShared | ProblemKind::LocationNested | ProblemKind::ServersDiffer => {
+                    FindingKind::LocationShared
                 }
-                ProblemKind::LocationShared => FindingKind::LocationShared,
                 ProblemKind::BindingToNothing => FindingKind::BindingToNothing,
                 ProblemKind::ProtectionOnNothing | ProblemKind::BlockOnNothing => FindingKind::ProtectionOnNothing,
                 ProblemKind::PolicyOnNothing => FindingKind::PolicyOnNothing,

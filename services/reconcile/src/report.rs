@@ -83,9 +83,8 @@ fn dataset(walk: &Walk<Row>, uri: &str, place: &Place<Row>) -> Dataset {
             }));
             out
         }
-        Place::DeclaredOnly => {
-            Dataset::new(uri, Outcome::skipped(SkipReason::DeclaredOnly).with_detail("declared, no data yet"))
-        }
+        Place::DeclaredOnly => declared_only(uri),
+        Place::Nothing if snapshot.table_at(uri).is_some_and(|t| t.fields.declared) => declared_only(uri),
         Place::Nothing if snapshot.trash_at(uri).next().is_some() && snapshot.table_at(uri).is_none() => {
             Dataset::new(uri, Outcome::skipped(SkipReason::Trashed).with_detail("dropped, and nothing lies there"))
         }
@@ -94,6 +93,10 @@ fn dataset(walk: &Walk<Row>, uri: &str, place: &Place<Row>) -> Dataset {
     };
     out.table = snapshot.table_at(uri).map(|t| t.fields.subject().to_string());
     out
+}
+
+fn declared_only(uri: &str) -> Dataset {
+    Dataset::new(uri, Outcome::skipped(SkipReason::DeclaredOnly).with_detail("declared, no data yet"))
 }
 
 /// The lake's kind as FACES' failure kind.

@@ -171,6 +171,13 @@ impl Namespace {
         self.source
     }
 
+    /// Whether it is there and turns these credentials away; asks for the names of the root.
+    pub async fn denies(&self) -> bool {
+        let request = models::ListNamespacesRequest { id: Some(Vec::new()), limit: self.page, ..Default::default() };
+        let asked = self.ask("listing namespaces", &[], self.client.list_namespaces(request)).await;
+        asked.is_err_and(|e| matches!(code(&e), Some(ErrorCode::PermissionDenied | ErrorCode::Unauthenticated)))
+    }
+
     async fn describe_now(&self, id: &[String], vend: bool) -> Result<models::DescribeTableResponse> {
         let request = models::DescribeTableRequest {
             id: Some(id.to_vec()),

@@ -154,11 +154,14 @@ impl Registry {
     }
 }
 
+/// A directory, and the names of the directories and of the objects in it.
+type Listed = (Vec<String>, (Vec<String>, Vec<String>));
+
 async fn walk(root: &Root) -> Result<Walk> {
     let mut out = Walk::default();
     let mut level: Vec<Vec<String>> = vec![Vec::new()];
     for depth in 0..=DEPTH {
-        let listed: Vec<(Vec<String>, (Vec<String>, Vec<String>))> = futures::stream::iter(level)
+        let listed: Vec<Listed> = futures::stream::iter(level)
             .map(|dir| async move {
                 let segments: Vec<&str> = dir.iter().map(String::as_str).collect();
                 Ok::<_, Error>((dir.clone(), root.level(&root.path(&segments)?).await?))

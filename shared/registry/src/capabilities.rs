@@ -1,7 +1,7 @@
 //! What a bucket lets these credentials do, tried out with objects named `.squire-probe-*` that come and go.
 //!
-//! Only what the object API itself shows can be told: whether a bucket has object locks or lifecycle rules is the business of
-//! other APIs, and is said to be not known.
+//! An S3 bucket is also asked for its own settings: versions, object lock, lifecycle rules. Of other stores these are said to be
+//! not known.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -15,8 +15,8 @@ use crate::storage::Root;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "answer", content = "why", rename_all = "snake_case")]
 pub enum Answer {
-    /// It does.
-    Yes,
+    /// It does, with what there is to know of it.
+    Yes(String),
     /// It does not, with what it said.
     No(String),
     /// This cannot be told, and why.
@@ -26,9 +26,24 @@ pub enum Answer {
 impl Answer {
     fn of<T>(result: &Result<T>) -> Self {
         match result {
-            Ok(_) => Self::Yes,
+            Ok(_) => Self::yes(),
             Err(e) => Self::No(e.to_string()),
         }
+    }
+
+    /// It does.
+    pub(crate) fn yes() -> Self {
+        Self::Yes(String::new())
+    }
+
+    /// It does not.
+    pub(crate) fn no() -> Self {
+        Self::No(String::new())
+    }
+
+    /// Whether it does.
+    pub fn is_yes(&self) -> bool {
+        matches!(self, Self::Yes(_))
     }
 
     fn not_known(why: &str) -> Self {
@@ -39,7 +54,8 @@ impl Answer {
 impl std::fmt::Display for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Yes => f.write_str("yes"),
+            Self::Yes(what) if what.is_empty() => f.write_str("yes"),
+            Self::Yes(what) => write!(f, "yes ({what})"),
             Self::No(why) if why.is_empty() => f.write_str("no"),
             Self::No(why) => write!(f, "no ({why})"),
             Self::NotKnown(why) => write!(f, "not known ({why})"),
@@ -90,7 +106,7 @@ impl Capabilities {
 
     /// Whether the bucket is fit for maintenance: it can be listed, read and written, and keeps put-if-absent.
     pub fn is_fit(&self) -> bool {
-        [&self.list, &self.get, &self.put, &self.put_if_absent].into_iter().all(|a| *a == Answer::Yes)
+        [&self.list, &self.get, &self.put, &self.put_if_absent].into_iter().all(Answer::is_yes)
     }
 }
 
@@ -112,30 +128,27 @@ pub async fn capabilities(root: &Root, deletes: &Root) -> Result<Capabilities> {
     };
     if written.is_ok() {
         get = match root.get(&one).await {
-            Ok(Some(found)) if found == bytes => Answer::Yes,
+            Ok(Some(found)) if found == bytes => Answer::yes(),
             Ok(_) => Answer::No("it does not give back what was written".into()),
             Err(e) => Answer::No(e.to_string()),
         };
         let copied = root.copy(&one, &two).await;
         copy = Answer::of(&copied);
         delete = Answer::of(&deletes.delete(&one).await);
-        if delete == Answer::Yes && matches!(root.get(&one).await, Ok(Some(_))) {
+        if delete.is_yes() && matches!(root.get(&one).await, Ok(Some(_))) {
             delete = Answer::No("it says so, and the object is still there".into());
         }
-        if copied.is_ok() && delete == Answer::Yes {
+        if copied.is_ok() && delete.is_yes() {
             // A leftover of a few bytes is no answer.
             let _ = deletes.delete(&two).await;
         }
     }
     let put_if_absent = match probe::run(root).await {
-        Ok(()) => Answer::Yes,
+        Ok(()) => Answer::yes(),
         Err(Error::LyingStore { what, .. }) => Answer::No(what),
         Err(e) => Answer::No(e.to_string()),
     };
-    let elsewhere = |what: &str| match root.is_local() {
-        true => Answer::No(String::new()),
-        false => Answer::not_known(&format!("ask the store's own tool for its {what}")),
-    };
+    let [versioning, object_lock, lifecycle] = settings(root, written.ok().flatten().as_deref()).await;
     Ok(Capabilities {
         bucket: root.bucket(),
         list,
@@ -144,18 +157,27 @@ pub async fn capabilities(root: &Root, deletes: &Root) -> Result<Capabilities> {
         put_if_absent,
         delete,
         copy,
-        versioning: versioning(root, written.ok().flatten().as_deref()),
-        object_lock: elsewhere("object lock"),
-        lifecycle: elsewhere("lifecycle rules"),
+        versioning,
+        object_lock,
+        lifecycle,
     })
 }
 
-/// S3 names a version in its answer to a put where versioning is on, and `null` where it is suspended.
-fn versioning(root: &Root, version: Option<&str>) -> Answer {
-    match version {
-        Some("null") => Answer::No("suspended".into()),
-        Some(_) if !root.is_local() => Answer::Yes,
-        _ if root.is_local() || root.uri().starts_with("s3") => Answer::No(String::new()),
-        _ => Answer::not_known("ask the store's own tool"),
+/// Versions, object lock, lifecycle rules. `version` is what the store called the object that was put.
+async fn settings(root: &Root, version: Option<&str>) -> [Answer; 3] {
+    if root.is_local() {
+        return [Answer::no(), Answer::no(), Answer::no()];
     }
+    let elsewhere = |what: &str| Answer::not_known(&format!("ask the store's own tool for its {what}"));
+    let Some(bucket) = root.settings() else {
+        return [elsewhere("versions"), elsewhere("object lock"), elsewhere("lifecycle rules")];
+    };
+    let asked = bucket.versioning().await;
+    // S3 names a version in its answer to a put where versioning is on, and `null` where it is suspended.
+    let versioning = match version {
+        Some("null") => Answer::No("suspended".into()),
+        Some(_) => Answer::yes(),
+        None => asked,
+    };
+    [versioning, bucket.object_lock().await, bucket.lifecycle(root.prefix()).await]
 }

@@ -11,7 +11,7 @@ use crate::policy::Policy;
 use crate::record::{Collection, Fields, Unreadable};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
-use crate::storage::{canonical_uri, join_uri};
+use crate::storage::{canonical_uri, join_uri, parent_uri};
 use crate::subject::Subject;
 
 /// What `check` can find; the words of FACES where there is one.
@@ -25,12 +25,18 @@ pub enum ProblemKind {
     RecordMisplaced,
     /// Two names have one location.
     LocationShared,
+    /// A table lies in another one's directory.
+    LocationNested,
+    /// One root is named by two servers.
+    ServersDiffer,
     /// A table's URI is not where its warehouse and its location lead.
     LocationDiffers,
     /// A table has no location record, or a location record no table.
     HalfRegistered,
     /// A parent that is named does not exist.
     BindingToNothing,
+    /// A namespace is bound to another warehouse than the one that it lies in.
+    BindingDiffers,
     /// A drop or an undrop was cut off.
     HalfDropped,
     /// A rename was cut off.
@@ -52,7 +58,16 @@ pub enum ProblemKind {
 impl ProblemKind {
     /// Whether it is of severity `error`: something may be maintained wrongly, or not at all.
     pub fn is_error(self) -> bool {
-        matches!(self, Self::RecordUnreadable | Self::RecordMisplaced | Self::LocationShared | Self::LocationDiffers)
+        matches!(
+            self,
+            Self::RecordUnreadable
+                | Self::RecordMisplaced
+                | Self::LocationShared
+                | Self::LocationNested
+                | Self::LocationDiffers
+                | Self::BindingDiffers
+                | Self::ServersDiffer
+        )
     }
 }
 
@@ -86,6 +101,9 @@ pub fn check(snapshot: &Snapshot) -> Vec<Problem> {
     out.extend(half_states(snapshot).iter().map(|half| half.problem()));
     misplaced(snapshot, &mut out);
     tables(snapshot, &mut out);
+    nested(snapshot, &mut out);
+    bound(snapshot, &mut out);
+    servers(snapshot, &mut out);
     parents(snapshot, &mut out);
     on_nothing(snapshot, &mut out);
     for clash in snapshot.clashes() {
@@ -174,6 +192,53 @@ fn tables(snapshot: &Snapshot, out: &mut Vec<Problem>) {
     for (uri, names) in names.into_iter().filter(|(_, names)| names.len() > 1) {
         let fix = "drop all names but one";
         out.push(problem(ProblemKind::LocationShared, uri, format!("is {}", names.join(" and ")), fix));
+    }
+}
+
+/// A dataset inside another one's directory: a listing takes it for a part of that one.
+fn nested(snapshot: &Snapshot, out: &mut Vec<Problem>) {
+    for table in snapshot.tables() {
+        let (subject, uri) = (table.fields.subject(), &table.fields.uri);
+        let above = std::iter::successors(parent_uri(uri), |at| parent_uri(at));
+        if let Some(around) = above.into_iter().find_map(|at| snapshot.table_at(&at)) {
+            let detail = format!("it lies at {uri}, inside of {}", around.fields.subject());
+            let fix = "move its bytes to a directory of their own, and register it there";
+            out.push(problem(ProblemKind::LocationNested, &subject, detail, fix));
+        }
+    }
+}
+
+/// A namespace is bound as its parent is.
+fn bound(snapshot: &Snapshot, out: &mut Vec<Problem>) {
+    for namespace in snapshot.namespaces() {
+        let subject = Subject::Namespace(namespace.fields.path.clone());
+        let above = subject.parent_namespace().and_then(|p| snapshot.namespace(crate::cascade::path_of(&p)));
+        let bound = &namespace.fields.warehouse;
+        if let Some(above) = above.filter(|above| above.fields.warehouse != *bound) {
+            let detail = format!(
+                "it is bound to warehouse/{bound}, and what it lies in to warehouse/{}",
+                above.fields.warehouse
+            );
+            let fix = "restore the record that was meant; a namespace is bound as its parent is";
+            out.push(problem(ProblemKind::BindingDiffers, &subject, detail, fix));
+        }
+    }
+}
+
+/// A root has one namespace.
+fn servers(snapshot: &Snapshot, out: &mut Vec<Problem>) {
+    let mut roots: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
+    for w in snapshot.warehouses() {
+        if let Some(url) = &w.fields.namespace {
+            roots.entry(&w.fields.root).or_default().insert(url, format!("warehouse/{} by {url}", w.meta.id));
+        }
+    }
+    for (root, named) in roots.into_iter().filter(|(_, named)| named.len() > 1) {
+        let detail = format!(
+            "it is named as {}; nothing is maintained there",
+            named.into_values().collect::<Vec<_>>().join(" and as ")
+        );
+        out.push(problem(ProblemKind::ServersDiffer, root, detail, "`warehouse set W --namespace URL`"));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::generation::Change;
 use crate::protection::Level;
 use crate::record::{Fields, Location, Namespace, Project, Record, Table, Warehouse};
-use crate::registry::Registry;
+use crate::registry::{Registry, all};
 use crate::snapshot::Snapshot;
 use crate::storage::{Root, StorageOptions, canonical_uri, join_uri, within};
 use crate::subject::{Subject, check_name};
@@ -118,7 +118,9 @@ impl Registry {
             return Err(exists(&subject));
         }
         self.refuse_trashed(&uri).await?;
-        refuse_nested(&self.snapshot().await?, &uri)?;
+        let seen = self.snapshot().await?;
+        let trashed = seen.trash().map(|t| (&t.fields.uri, &t.fields.subject));
+        refuse_nested(seen.locations.values().map(|l| (&l.fields.uri, &l.fields.table)).chain(trashed), &uri)?;
         let place = Root::open(&uri, options)?;
         let has_bytes = place.any_below(&place.path(&["_versions"])?).await?;
         if !has_bytes && !new.declare {
@@ -136,8 +138,14 @@ impl Registry {
             declared: !has_bytes,
         };
         self.claim_location(&table.uri, &subject, reason).await?;
-        // A drop files its trash record before it gives the location back: whoever claims it after that sees the record.
-        if let Err(e) = self.refuse_trashed(&table.uri).await {
+        // A drop files its trash record before it gives the location back: whoever claims it after that sees the record. And of
+        // two that lie one in the other at least one sees the other's claim.
+        let again = async {
+            self.refuse_trashed(&table.uri).await?;
+            let claimed = all::<Location>(&self.inner.records).await?.live;
+            refuse_nested(claimed.values().map(|l| (&l.fields.uri, &l.fields.table)), &table.uri)
+        };
+        if let Err(e) = again.await {
             self.release_location(&table.uri, &subject).await?;
             return Err(e);
         }
@@ -344,11 +352,9 @@ pub(crate) fn shape_location(location: &str) -> Result<()> {
 }
 
 /// A dataset inside another one's directory belongs to that one, as far as whoever lists it can tell.
-fn refuse_nested(snapshot: &Snapshot, uri: &str) -> Result<()> {
-    let live = snapshot.locations.values().map(|l| (&l.fields.uri, &l.fields.table));
-    let other = live.chain(snapshot.trash().map(|t| (&t.fields.uri, &t.fields.subject)));
+fn refuse_nested<'a>(taken: impl IntoIterator<Item = (&'a String, &'a Subject)>, uri: &str) -> Result<()> {
     let nested = |other: &str| other != uri && (within(other, uri) || within(uri, other));
-    match other.into_iter().find(|(other, _)| nested(other)) {
+    match taken.into_iter().find(|(other, _)| nested(other)) {
         Some((other, subject)) => Err(Error::Refused(format!(
             "{uri} and {other} lie one in the other, and the latter is {subject}; a table has a directory of its own"
         ))),

@@ -1,6 +1,6 @@
 //! Every HTTP request of the registry to its object stores, retries included, told to whoever counts them.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -20,15 +20,26 @@ pub fn observe_requests(observer: impl Fn(&str, &str, &str) + Send + Sync + 'sta
 }
 
 /// Connects as the client does by itself, and tells of each request.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
     pub(crate) bucket: String,
+    /// The connection that was made last: a store makes that for its own requests after those for its credentials.
+    pub(crate) made: Arc<Mutex<Option<HttpClient>>>,
+}
+
+impl Observed {
+    /// What the store's own requests go through.
+    pub(crate) fn client(&self) -> Option<HttpClient> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl HttpConnector for Observed {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Service { client, bucket: self.bucket.clone() }))
+        let client = HttpClient::new(Service { client, bucket: self.bucket.clone() });
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+        Ok(client)
     }
 }
 

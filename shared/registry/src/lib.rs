@@ -23,6 +23,7 @@ pub mod actor;
 mod adopt;
 mod attempts;
 pub mod blocks;
+mod bucket;
 mod budget;
 pub mod capabilities;
 mod cascade;

@@ -14,6 +14,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, RetryConfig};
 use url::Url;
 
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::http::Observed;
 use crate::local::DurableLocal;
@@ -43,6 +44,7 @@ pub struct Root {
     prefix: Path,
     uri: String,
     local: bool,
+    bucket: Option<Bucket>,
 }
 
 impl Root {
@@ -57,18 +59,24 @@ impl Root {
         if let Some(path) = local_path(&canonical) {
             let prefix = Path::from_absolute_path(&path)
                 .map_err(|e| Error::Invalid(format!("the directory {} cannot be used: {e}", path.display())))?;
-            return Ok(Self { store: Arc::new(DurableLocal::new()), prefix, uri: canonical, local: true });
+            return Ok(Self {
+                store: Arc::new(DurableLocal::new()),
+                prefix,
+                uri: canonical,
+                local: true,
+                bucket: None,
+            });
         }
         let url = Url::parse(&canonical).map_err(|e| Error::Invalid(format!("`{uri}` is not a URI: {e}")))?;
         let (scheme, prefix) = ObjectStoreScheme::parse(&url)
             .map_err(|e| Error::Invalid(format!("`{uri}`: {e}; write s3://..., gs://..., az://..., or a directory")))?;
-        let store = remote(&scheme, &canonical, options)?;
-        Ok(Self { store, prefix, uri: canonical, local: false })
+        let (store, bucket) = remote(&scheme, &canonical, options)?;
+        Ok(Self { store, prefix, uri: canonical, local: false, bucket })
     }
 
     /// A place in a store that the caller built, such as a wrapper that counts or fails requests.
     pub fn with_store(store: Arc<dyn ObjectStore>, prefix: Path, uri: impl Into<String>) -> Self {
-        Self { store, prefix, uri: uri.into(), local: false }
+        Self { store, prefix, uri: uri.into(), local: false, bucket: None }
     }
 
     /// The same place through another store, keeping prefix and address.
@@ -84,6 +92,16 @@ impl Root {
     /// Whether this is a local directory.
     pub fn is_local(&self) -> bool {
         self.local
+    }
+
+    /// The bucket's own settings, where the store tells them.
+    pub(crate) fn settings(&self) -> Option<&Bucket> {
+        self.bucket.as_ref()
+    }
+
+    /// The place's prefix in its bucket.
+    pub(crate) fn prefix(&self) -> &str {
+        self.prefix.as_ref()
     }
 
     /// What the probe answers for: the bucket (with its endpoint's scheme), or the local directory.
@@ -216,30 +234,36 @@ fn bucket_of(uri: &str) -> String {
     }
 }
 
-fn remote(scheme: &ObjectStoreScheme, uri: &str, options: &StorageOptions) -> Result<Arc<dyn ObjectStore>> {
+type Opened = (Arc<dyn ObjectStore>, Option<Bucket>);
+
+fn remote(scheme: &ObjectStoreScheme, uri: &str, options: &StorageOptions) -> Result<Opened> {
     let retry = RetryConfig { max_retries: 4, retry_timeout: REQUEST_TIMEOUT, ..RetryConfig::default() };
     let mut settings: Vec<(String, &String)> = options.iter().map(|(k, v)| (k.to_ascii_lowercase(), v)).collect();
     let timeout = format!("{}s", REQUEST_TIMEOUT.as_secs());
     // Ours comes first, so that a timeout given by hand wins.
     settings.insert(0, ("timeout".to_owned(), &timeout));
+    let observed = Observed { bucket: bucket_of(uri), ..Observed::default() };
     macro_rules! build {
         ($builder:ty) => {{
-            let observed = Observed { bucket: bucket_of(uri) };
-            let mut builder = <$builder>::from_env().with_url(uri).with_retry(retry).with_http_connector(observed);
+            let mut builder =
+                <$builder>::from_env().with_url(uri).with_retry(retry).with_http_connector(observed.clone());
             for (key, value) in &settings {
                 // Lance passes options of its own in the same map; what the client does not know is not for it.
                 if let Ok(key) = key.parse() {
                     builder = builder.with_config(key, value.as_str());
                 }
             }
-            builder.build().map(|s| Arc::new(s) as Arc<dyn ObjectStore>)
+            builder.build().map(Arc::new)
         }};
     }
     let built = match scheme {
-        ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder),
-        ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder),
-        ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder),
-        ObjectStoreScheme::Memory => Ok(Arc::new(object_store::memory::InMemory::new()) as Arc<dyn ObjectStore>),
+        ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder).map(|s3| {
+            let bucket = observed.client().map(|client| Bucket { signer: s3.clone(), client });
+            (s3 as Arc<dyn ObjectStore>, bucket)
+        }),
+        ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder).map(|s| (s as _, None)),
+        ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder).map(|s| (s as _, None)),
+        ObjectStoreScheme::Memory => Ok((Arc::new(object_store::memory::InMemory::new()) as _, None)),
         other => {
             return Err(Error::Invalid(format!(
                 "`{uri}`: records cannot be kept on {other:?}; write s3://..., gs://..., az://..., or a directory"

@@ -108,8 +108,21 @@ impl Registry {
         self.mark(&root).await?;
         let project_id = project.to_owned();
         let fields = Warehouse { project: project_id, root: uri, active: true, exclusive, namespace, deleting: false };
-        self.create(&subject, fields, reason).await?;
-        self.keep_if_parent::<Project, Warehouse>(&Subject::Project(project.to_owned()), &subject).await
+        self.create(&subject, fields.clone(), reason).await?;
+        self.keep_if_parent::<Project, Warehouse>(&Subject::Project(project.to_owned()), &subject).await?;
+        if let Err(e) = self.still_one_server(&subject, &fields).await {
+            self.remove::<Warehouse>(&subject.id(), Some("another server came to name its root")).await?;
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// Of two that give one root two servers at the same time, at least one sees the other here.
+    async fn still_one_server(&self, subject: &Subject, written: &Warehouse) -> Result<()> {
+        match written.namespace.as_deref() {
+            None => Ok(()),
+            url => refuse_other_server(&self.snapshot().await?, subject, &written.root, url),
+        }
     }
 
     /// Sets the URL of the Lance REST namespace that names a warehouse's tables, or takes it away. `was` is what the caller made
@@ -130,18 +143,31 @@ impl Registry {
         url.as_deref().map_or(Ok(()), check_namespace_url)?;
         let root = self.load::<Warehouse>(&subject.id()).await?.ok_or_else(|| missing(&subject, ""))?;
         refuse_other_server(&self.snapshot().await?, &subject, &root.fields.root, url.as_deref())?;
-        self.change::<Warehouse>(&subject.id(), reason, |current| {
-            let record = current.ok_or_else(|| missing(&subject, ""))?;
-            if record.fields.namespace == url {
-                return Ok(Change::Keep);
+        let mut ours = false;
+        let put = self
+            .change::<Warehouse>(&subject.id(), reason, |current| {
+                let record = current.ok_or_else(|| missing(&subject, ""))?;
+                ours = record.fields.namespace != url;
+                if !ours {
+                    return Ok(Change::Keep);
+                }
+                if record.fields.namespace.as_deref() != was {
+                    return Err(Error::LostRace { what: subject.to_string(), attempts: 1 });
+                }
+                Ok(Change::Put(Warehouse { namespace: url.clone(), ..record.fields.clone() }))
+            })
+            .await?;
+        let Some(put) = put.filter(|_| ours) else { return Ok(()) };
+        let Err(e) = self.still_one_server(&subject, &put.fields).await else { return Ok(()) };
+        let back = Some("another server came to name its root");
+        self.change::<Warehouse>(&subject.id(), back, |current| match current {
+            Some(found) if found.meta.nonce == put.meta.nonce => {
+                Ok(Change::Put(Warehouse { namespace: was.map(str::to_owned), ..found.fields.clone() }))
             }
-            if record.fields.namespace.as_deref() != was {
-                return Err(Error::LostRace { what: subject.to_string(), attempts: 1 });
-            }
-            Ok(Change::Put(Warehouse { namespace: url.clone(), ..record.fields.clone() }))
+            _ => Ok(Change::Keep),
         })
         .await?;
-        Ok(())
+        Err(e)
     }
 
     /// Activates or deactivates a warehouse. Its tables are then skipped as `warehouse_inactive`.

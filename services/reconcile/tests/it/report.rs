@@ -165,6 +165,10 @@ async fn a_registered_table_without_bytes_and_an_unregistered_dataset_are_named(
     assert_eq!(found(&whole, "/known"), []);
     let estate: Vec<&str> = whole["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap()).collect();
     assert_eq!(estate, ["table_without_bytes"], "{whole:#}");
+    admin(&["table", "drop", "table/n/lost"]);
+    admin(&["table", "create", "table/n/later", "--location", "later", "--declare"]);
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!((code, &whole["totals"]["skipped"]["declared_only"]), (0, &1.into()), "{whole:#}");
 }
 
 #[tokio::test]

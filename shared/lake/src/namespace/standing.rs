@@ -21,8 +21,12 @@ use super::{Catalog, Inventory, Namespace, Source, catalog, shown};
 use crate::handle::Place;
 use crate::{Error, Kind, Lake, Result, uri};
 
-/// How long it stays known which id lies where, and that a server does not answer. What is not known within it is left alone.
+/// How long it stays known which id lies where. What is not known within it is left alone.
 const KNOWN: Duration = Duration::from_secs(300);
+/// After which time a server is asked again that could not be asked, or not to its end; each further failure doubles it.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest of these times.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 
 /// What a namespace says of a dataset.
 #[derive(Debug, Clone)]
@@ -110,7 +114,17 @@ pub(crate) struct Backings {
 #[derive(Debug)]
 struct Backing {
     url: String,
-    known: Mutex<Option<(Instant, std::result::Result<Arc<Known>, String>)>>,
+    known: Mutex<Remembered>,
+}
+
+/// What a server said when it was asked last.
+#[derive(Debug, Default)]
+struct Remembered {
+    told: Option<std::result::Result<Arc<Known>, String>>,
+    /// When it is asked again.
+    until: Option<Instant>,
+    /// How often in a row it could not be asked, or not to its end.
+    failures: u32,
 }
 
 #[derive(Debug)]
@@ -150,12 +164,19 @@ impl Lake {
     /// Takes from the registry which warehouses a REST namespace backs. To be told each snapshot: what is not told is taken for
     /// Lance's own.
     pub fn backed_by(&self, snapshot: &Snapshot) {
-        let told: BTreeMap<String, String> =
-            snapshot.warehouses().filter_map(|w| Some((w.fields.root.clone(), w.fields.namespace.clone()?))).collect();
+        let mut told: BTreeMap<String, String> = BTreeMap::new();
+        for w in snapshot.warehouses() {
+            let Some(url) = &w.fields.namespace else { continue };
+            let known = told.entry(w.fields.root.clone()).or_insert_with(|| url.clone());
+            if known != url {
+                // Which of the two commits cannot be told: what is no URL cannot be asked, and nothing is written there.
+                *known = format!("{known} and {url}");
+            }
+        }
         let mut roots = self.backings().roots.write().unwrap_or_else(PoisonError::into_inner);
         roots.retain(|root, backing| told.get(root) == Some(&backing.url));
         for (root, url) in told {
-            roots.entry(root).or_insert_with(|| Arc::new(Backing { url, known: Mutex::new(None) }));
+            roots.entry(root).or_insert_with(|| Arc::new(Backing { url, known: Mutex::default() }));
         }
     }
 }
@@ -163,9 +184,8 @@ impl Lake {
 impl Backing {
     async fn known(&self, lake: &Lake) -> std::result::Result<Arc<Known>, String> {
         let mut known = self.known.lock().await;
-        match &*known {
-            Some((at, told)) if at.elapsed() < KNOWN => return told.clone(),
-            _ => {}
+        if let Some(told) = known.told.as_ref().filter(|_| known.until.is_some_and(|until| Instant::now() < until)) {
+            return told.clone();
         }
         let told = match Namespace::rest(lake, &self.url).await {
             Ok(namespace) => {
@@ -174,7 +194,11 @@ impl Backing {
             }
             Err(e) => Err(e.to_string()),
         };
-        *known = Some((Instant::now(), told.clone()));
+        let inventory = told.as_ref().ok().map(|known| &known.inventory);
+        known.failures =
+            if inventory.is_some_and(Inventory::is_complete) { 0 } else { known.failures.saturating_add(1) };
+        known.until = Some(Instant::now() + remembered_for(inventory, known.failures));
+        known.told = Some(told.clone());
         told
     }
 
@@ -218,6 +242,17 @@ impl Backing {
             _ => Standing::Free,
         }
     }
+}
+
+/// How long an answer is relied on: a whole one for [`KNOWN`]; after a failure until the server is asked again, and never sooner
+/// than a second for each thing that it was asked about, so that a large one with one table that it cannot describe is no burden.
+fn remembered_for(inventory: Option<&Inventory>, failures: u32) -> Duration {
+    if failures == 0 {
+        return KNOWN;
+    }
+    let asked = inventory.map_or(0, |i| i.namespaces.len() + i.tables.len() + i.unread.len());
+    let pause = AGAIN.saturating_mul(1 << (failures - 1).min(6)).min(AGAIN_AT_MOST);
+    pause.max(Duration::from_secs(asked as u64)).min(KNOWN)
 }
 
 /// The configuration's options and over them what the namespace lends, asked for again before it ends.
@@ -317,4 +352,24 @@ pub(crate) async fn staged_in_directory(lake: &Lake, uri: &str) -> Option<Manage
     let mut directory = lake.backings().directory.write().unwrap_or_else(PoisonError::into_inner);
     directory.insert(uri.to_string(), found.clone());
     Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_failed_is_asked_again_soon_and_a_large_one_not_too_often() {
+        let seconds = |inventory: Option<&Inventory>, failures| remembered_for(inventory, failures).as_secs();
+        let away = Inventory { unread: vec![("the root".into(), "away".into())], ..Inventory::default() };
+        for inventory in [None, Some(&away)] {
+            let pauses: Vec<u64> = (1..10).map(|n| seconds(inventory, n)).collect();
+            assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        }
+        assert_eq!(seconds(None, u32::MAX), 60);
+        assert_eq!(seconds(Some(&Inventory::default()), 0), 300, "what is whole");
+        let part = |unread: usize| Inventory { unread: vec![away.unread[0].clone(); unread], ..Inventory::default() };
+        assert_eq!(seconds(Some(&part(100)), 1), 100);
+        assert_eq!(seconds(Some(&part(5_000)), 1), 300);
+    }
 }

@@ -5,6 +5,7 @@
 mod carried;
 mod classes;
 mod clean;
+mod comes_back;
 mod contract;
 mod copies;
 mod damage;

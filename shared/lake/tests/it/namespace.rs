@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::support::lake;
 
-fn folder() -> (TempDir, String) {
+pub(crate) fn folder() -> (TempDir, String) {
     let dir = tempfile::tempdir().expect("a folder");
     let root = uri::canonical(dir.path().to_str().expect("UTF-8")).expect("a URI");
     (dir, root)
@@ -134,7 +134,7 @@ async fn a_third_partys_server_is_read_too() {
 }
 
 /// A server that answers each path as told: status and body.
-fn server(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
+pub(crate) fn server(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
@@ -311,7 +311,7 @@ async fn a_token_that_ends_is_read_again_from_its_file() {
     assert_eq!(after.version_id(), 2);
 }
 
-async fn seen(lake: &Lake, uri: &str) -> Look {
+pub(crate) async fn seen(lake: &Lake, uri: &str) -> Look {
     match look(lake, uri, chrono::Utc::now()).await.expect("a look") {
         Looked::Dataset(look) => *look,
         other => panic!("{other:?}"),
@@ -371,7 +371,7 @@ async fn a_hash_named_table_without_a_row_is_deregistered() {
 }
 
 /// A lake that is told by its registry that a server backs the root.
-async fn backed(root: &str, url: &str) -> (TempDir, Lake) {
+pub(crate) async fn backed(root: &str, url: &str) -> (TempDir, Lake) {
     let lake = lake();
     (told(&lake, root, url).await, lake)
 }

@@ -240,13 +240,18 @@ pub(crate) enum WarehouseVerb {
         why: Why,
     },
     /// Changes which Lance REST namespace names its tables; both servers are asked first
-    #[command(after_help = "Example: squire-registry warehouse set main --namespace https://catalog.example/lake")]
+    #[command(after_help = "Example: squire-registry warehouse set main --namespace https://catalog.example/lake\n  \
+                            squire-registry warehouse set main --namespace \"\" --server-is-gone --reason \"ticket 12\"")]
     Set {
         /// Its id or SUBJECT
         warehouse: String,
         /// The namespace's URL; empty takes it away. Its headers are those of [storage."URL"]
         #[arg(long, value_name = "URL")]
         namespace: String,
+        /// The present server does not answer and will not come back: changes it although nobody can say for which tables it
+        /// committed. What only it knew is lost, and if it does come back, two commit for one table
+        #[arg(long)]
+        server_is_gone: bool,
         #[command(flatten)]
         why: Why,
     },

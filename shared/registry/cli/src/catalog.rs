@@ -10,7 +10,7 @@ use squire_service::cli::{Exit, Failure};
 
 use crate::context::{Context, failure};
 
-/// What the lake may hold of a catalog: an import reads one table and lists.
+/// What the lake may hold: an import reads one table and lists.
 const CACHES: u64 = 1 << 30;
 
 /// The plan of an import from a place, and what of a namespace could not be read.
@@ -22,7 +22,7 @@ pub(crate) struct Planned {
     pub(crate) unread: Vec<(String, String)>,
 }
 
-fn lake(context: &Context) -> Lake {
+pub(crate) fn lake(context: &Context) -> Lake {
     let storage = context.config().storage.clone();
     Lake::new(Arc::new(move |uri: &str| storage.options_for(uri)), CACHES)
 }
@@ -83,7 +83,8 @@ async fn listed(
 }
 
 /// Refuses a server as the namespace of a warehouse, or none, where tables would be left without one that speaks for them: what
-/// the server does not name is not maintained, and what another one commits must not be committed around it.
+/// the server does not name is not maintained, and what another one commits must not be committed around it. `gone`: the present
+/// server will not come back, so that it says nothing refuses nothing; returned is why it could not be asked.
 ///
 /// # Errors
 /// Exit 3, which names the tables; exit 1 where the server could not be asked.
@@ -92,7 +93,8 @@ pub(crate) async fn refuse_unnamed(
     snapshot: &Snapshot,
     warehouse: &Record<Warehouse>,
     url: Option<&str>,
-) -> anyhow::Result<()> {
+    gone: bool,
+) -> anyhow::Result<Option<String>> {
     let (id, w) = (&warehouse.meta.id, &warehouse.fields);
     let lake = lake(context);
     let next = match url {
@@ -119,7 +121,7 @@ pub(crate) async fn refuse_unnamed(
             "nothing would be maintained of them; register them there, or drop them",
         )?;
     }
-    let Some(was) = &w.namespace else { return Ok(()) };
+    let Some(was) = &w.namespace else { return Ok(None) };
     let managed_next = |at: &str| next.as_ref().is_some_and(|(_, i)| i.at(at).any(|t| t.managed));
     let before = match Namespace::rest(&lake, was).await {
         Ok(namespace) => namespace.inventory().await,
@@ -136,15 +138,30 @@ pub(crate) async fn refuse_unnamed(
     refuse(&around, &format!("{was} commits the versions of"), remedy)?;
     // What it commits for is not known to its end: all that there is may be.
     let all = next.as_ref().is_some_and(|(_, i)| i.tables.iter().all(|t| t.managed));
-    match before.unread.first() {
-        Some((what, why)) if !all => Err(Failure::new(
-            Exit::Failed,
-            format!("{was}, which names the tables of warehouse/{id}, could not be read ({what}: {why}), and may commit for them"),
-        )
-        .remedy("see that it runs; or drop the warehouse and make it anew, its bytes stay")
-        .into()),
-        _ => Ok(()),
-    }
+    let Some((what, why)) = before.unread.first().filter(|_| !all) else { return Ok(None) };
+    let told = format!(
+        "{was}, which names the tables of warehouse/{id}, could not be read ({what}: {why}), and may commit for them"
+    );
+    let remedy = if !gone {
+        "see that it runs. If it will never come back: --server-is-gone. Then versions that only it knew are lost, old versions \
+         that it needed go by the policy, and should it come back after all, two commit for one table"
+    } else if answers(&lake, was, &before).await {
+        "--server-is-gone is for a server that does not answer, and this one does; see its header or token_file"
+    } else {
+        return Ok(Some(format!("{what}: {why}")));
+    };
+    Err(Failure::new(Exit::Failed, told).remedy(remedy).into())
+}
+
+/// Whether a server that could not be asked to its end is there all the same: it named something, or turned us away.
+async fn answers(lake: &Lake, url: &str, told: &Inventory) -> bool {
+    let named = !told.tables.is_empty() || !told.namespaces.is_empty();
+    named
+        || match Namespace::rest(lake, url).await {
+            Ok(namespace) => namespace.denies().await,
+            // A token that cannot be read, an option that does not fit: nobody has asked the server yet.
+            Err(_) => true,
+        }
 }
 
 fn refuse(what: &[String], told: &str, remedy: &str) -> Result<(), Failure> {

@@ -136,7 +136,9 @@ fn show(context: &Context, registry: &Registry, snapshot: &Snapshot, plan: &Drop
         .iter()
         .map(|i| {
             let forced = i.forced.as_ref().map(|f| format!("past no-drop on {f}")).unwrap_or_default();
-            vec![i.action.into(), i.subject.to_string(), i.uri.clone(), time(i.deadline), forced]
+            // A namespace has no bytes of its own; whose warehouse it is stands in the plan.
+            let at = if matches!(i.subject, Subject::Namespace(_)) { "" } else { &i.uri };
+            vec![i.action.into(), i.subject.to_string(), at.into(), time(i.deadline), forced]
         })
         .collect();
     let mut text = table(&["what", "subject", "at", "comes back until", "force"], &rows, "nothing");

@@ -1,5 +1,7 @@
 //! Policy, protection, trash and blocks.
 
+use std::collections::BTreeMap;
+
 use chrono::Utc;
 use serde_json::{Value, json};
 use squire_registry::{Block, BlockKind, EffectivePolicy, PolicyChange, PolicyDiff, Registry, Subject};
@@ -108,8 +110,16 @@ async fn show_policy(context: &Context, text: &str) -> anyhow::Result<Exit> {
     let subject = subject(text)?;
     let (_, snapshot) = read(context).await?;
     must_exist(&snapshot, &subject)?;
-    let config = context.config();
-    let found = snapshot.effective(&subject, &config.policy, &config.floors, Utc::now());
+    let (config, now) = (context.config(), Utc::now());
+    let mut found = snapshot.effective(&subject, &config.policy, &config.floors, now);
+    let mut own = None;
+    if let Some(uri) = crate::own::uri_of(&snapshot, &subject) {
+        let keys = crate::own::config(context, &snapshot, &uri).await;
+        let none = BTreeMap::new();
+        let governance = snapshot.govern(&uri, &config.policy, &config.floors, keys.as_ref().unwrap_or(&none), now);
+        found = governance.policy.clone();
+        own = Some((keys, governance));
+    }
     let EffectivePolicy { policy, source, clamped, pending, .. } = &found;
     let mut lines = vec![format!("{subject}: the policy of {} holds", source.id)];
     for (key, value) in policy.to_map() {
@@ -129,12 +139,15 @@ async fn show_policy(context: &Context, text: &str) -> anyhow::Result<Exit> {
         let projects = clash.projects.join(", ");
         lines.push(format!("  projects {projects} claim its place: the policy of neither holds there"));
     }
-    if matches!(subject, Subject::Table(_) | Subject::Dataset(_)) {
-        // The registry opens no dataset, and a table's own keys only make things safer.
-        lines.push(format!("  its own lance.* and squire.* keys lie in the dataset: squire-maintenance why {subject}"));
-    }
-    emit(&context.common, &lines.join("\n"), &json!({ "subject": subject, "effective": found, "clash": clash }))?;
-    incomplete(&snapshot)
+    lines.extend(own.iter().flat_map(|(keys, governance)| crate::own::lines(keys, governance)));
+    let keys = own.as_ref().map(|(keys, _)| keys);
+    let value = json!({
+        "subject": subject, "effective": found, "clash": clash, "own": keys.and_then(|k| k.as_ref().ok()),
+        "own_unread": keys.and_then(|k| k.as_ref().err()),
+    });
+    emit(&context.common, &lines.join("\n"), &value)?;
+    let unread = keys.is_some_and(Result::is_err);
+    incomplete(&snapshot).map(|exit| if unread { Exit::Failed } else { exit })
 }
 
 /// The projects that claim the place of a table, dataset or warehouse, where they are several.

@@ -135,25 +135,8 @@ pub(crate) async fn warehouse(context: &Context, verb: WarehouseVerb) -> anyhow:
             );
             done(context, text, json!({ "warehouse": id, "fields": w, "namespaces": held, "record": record.meta }))
         }
-        WarehouseVerb::Set { warehouse, namespace, why } => {
-            let id = id_of("warehouse", &warehouse)?;
-            let url = (!namespace.is_empty()).then(|| namespace.trim_end_matches('/'));
-            url.map_or(Ok(()), check_namespace_url).map_err(failure)?;
-            let (registry, snapshot) = read(context).await?;
-            let subject = Subject::Warehouse(id.clone());
-            let record = snapshot.warehouse(&id).ok_or_else(|| missing(&subject))?;
-            let was = record.fields.namespace.clone();
-            if was.as_deref() != url {
-                crate::catalog::refuse_unnamed(context, &snapshot, record, url).await?;
-            }
-            let reason = why.reason.as_deref();
-            registry.warehouse_set_namespace(&id, was.as_deref(), url, reason).await.map_err(failure)?;
-            let text = format!(
-                "{subject} is named by {}; before: {}",
-                url.unwrap_or("no server"),
-                was.as_deref().unwrap_or("no server")
-            );
-            done(context, text, json!({ "warehouse": subject, "namespace": url, "before": was }))
+        WarehouseVerb::Set { warehouse, namespace, server_is_gone, why } => {
+            set_namespace(context, &warehouse, &namespace, server_is_gone, why.reason.as_deref()).await
         }
         WarehouseVerb::Activate { warehouse, why } => set_active(context, &warehouse, true, why.reason).await,
         WarehouseVerb::Deactivate { warehouse, why } => set_active(context, &warehouse, false, why.reason).await,
@@ -162,6 +145,33 @@ pub(crate) async fn warehouse(context: &Context, verb: WarehouseVerb) -> anyhow:
             drop_container(context, subject, why.reason.as_deref()).await
         }
     }
+}
+
+async fn set_namespace(
+    context: &Context,
+    warehouse: &str,
+    namespace: &str,
+    server_is_gone: bool,
+    reason: Option<&str>,
+) -> anyhow::Result<Exit> {
+    let id = id_of("warehouse", warehouse)?;
+    let url = (!namespace.is_empty()).then(|| namespace.trim_end_matches('/'));
+    url.map_or(Ok(()), check_namespace_url).map_err(failure)?;
+    let (registry, snapshot) = read(context).await?;
+    let subject = Subject::Warehouse(id.clone());
+    let record = snapshot.warehouse(&id).ok_or_else(|| missing(&subject))?;
+    let was = record.fields.namespace.clone();
+    let unasked = match was.as_deref() == url {
+        true => None,
+        false => crate::catalog::refuse_unnamed(context, &snapshot, record, url, server_is_gone).await?,
+    };
+    registry.warehouse_set_namespace(&id, was.as_deref(), url, reason).await.map_err(failure)?;
+    let (named, before) = (url.unwrap_or("no server"), was.as_deref().unwrap_or("no server"));
+    let mut text = format!("{subject} is named by {named}; before: {before}");
+    if let Some(why) = &unasked {
+        text.push_str(&format!(", which could not be asked for which tables it commits ({why})"));
+    }
+    done(context, text, json!({ "warehouse": subject, "namespace": url, "before": was, "unasked": unasked }))
 }
 
 async fn set_active(context: &Context, text: &str, active: bool, reason: Option<String>) -> anyhow::Result<Exit> {

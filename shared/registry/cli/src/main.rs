@@ -12,6 +12,7 @@ mod events;
 mod govern;
 mod hierarchy;
 mod output;
+mod own;
 mod portable;
 mod records;
 

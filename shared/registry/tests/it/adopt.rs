@@ -1,6 +1,6 @@
 //! Datasets in a bucket become records.
 
-use squire_registry::{Kind, Registry, Subject, check};
+use squire_registry::{Kind, Named, NamedTable, Registry, Subject, check};
 
 use crate::many_writers::Estate;
 use crate::support::{Lake, actor, none, path};
@@ -14,6 +14,25 @@ fn dataset(dir: &std::path::Path, at: &str) {
     let versions = dir.join(at).join("_versions");
     std::fs::create_dir_all(&versions).unwrap();
     std::fs::write(versions.join("1.manifest"), b"x").unwrap();
+}
+
+#[tokio::test]
+async fn what_a_namespace_names_in_the_registry_or_beside_the_warehouse_is_left_out() {
+    let lake = Lake::new().await;
+    let named = |id: &str, uri: String| NamedTable { id: path(id), uri, declared: false };
+    let tables = vec![
+        named("records", format!("{}/v1/tables", lake.registry.uri())),
+        named("beside", format!("{}-beside/t", lake.uri("x").trim_end_matches("/x"))),
+        named("good", lake.uri("good")),
+        named("twice", lake.uri("good")),
+    ];
+    let named = Named { tables, alone: true, ..Named::reserved(Vec::new()) };
+    let root = lake.dir.path().to_str().unwrap();
+    let plan = lake.registry.adopt_plan_named(root, None, &none(), &named).await.unwrap();
+    assert_eq!(plan.tables, [(Subject::Table(path("w/good")), "good".to_owned())]);
+    let why: Vec<&str> = plan.skipped.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(why[0] == "it lies in the registry" && why[1].starts_with("it lies outside of the warehouse"), "{why:?}");
+    assert_eq!(why[2], "twice is a second name of it");
 }
 
 #[tokio::test]

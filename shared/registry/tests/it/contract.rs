@@ -587,7 +587,9 @@ async fn publishing_is_conditional_on_the_previous_digest() {
         let refused = registry.contract_publish(&second, previous, &none(), None).await.unwrap_err();
         rule(refused, "previous_digest");
     }
-    let plan = registry.snapshot().await.unwrap().contract_plan(&second).unwrap();
+    let snapshot = registry.snapshot().await.unwrap();
+    let since = snapshot.contract("acme").unwrap().fields.since.clone();
+    let plan = snapshot.contract_plan(&second).unwrap();
     assert_eq!((plan.previous.as_deref(), plan.tables[0].action), (Some(first.digest()), Action::Advance));
     assert_eq!(plan.tables[0].appended, ["note2"]);
     let done = registry.contract_publish(&second, Some(first.digest()), &none(), None).await.unwrap();
@@ -598,6 +600,8 @@ async fn publishing_is_conditional_on_the_previous_digest() {
     let snapshot = registry.snapshot().await.unwrap();
     let record = snapshot.contract("acme").unwrap();
     assert_eq!((&record.fields.contracts, record.meta.generation), (&second, 2));
+    // Its ceiling has counted since the first publication, and does not begin to wait anew.
+    assert_eq!(record.fields.since, since);
 }
 
 #[tokio::test]

@@ -6,9 +6,10 @@ use std::time::Duration;
 use chrono::Utc;
 use squire_registry::document::Object;
 use squire_registry::{
-    Actor, ClaimOutcome, Collection, Document, Floors, ImportPlan, Kind, Level, Policy, PolicyChange, Registry,
-    StorageOptions, Subject, check,
+    Actor, Block, BlockKind, ClaimOutcome, Collection, Document, Floors, ImportPlan, Kind, Level, Policy, PolicyChange,
+    Registry, StorageOptions, Subject, check,
 };
+use squire_test_support::{Proxy, Request, Server};
 use uuid::Uuid;
 
 use crate::many_writers::Estate;
@@ -103,9 +104,12 @@ async fn claims_are_raised_so_that_nobody_who_held_one_still_does() {
     let document = lake.registry.export().await.unwrap();
     // The registry is lost and comes back at its place; the holder never stopped.
     std::fs::remove_dir_all(lake.dir.path().join("_squire")).unwrap();
+    std::fs::remove_file(lake.dir.path().join(".squire-estate")).unwrap();
     let plan = import(lake.registry.uri(), &none(), &document, false).await;
     assert_eq!(plan.claims_raised, 1);
     let back = plan.apply(actor()).await.unwrap();
+    let marked = squire_registry::read_marker(lake.dir.path().to_str().unwrap(), &none()).await.unwrap();
+    assert_eq!(marked, Some(document.estate), "the root around it is this estate's again");
     assert_eq!(claim.renew().await.unwrap_err().kind(), Kind::Refused);
     let top = back.export().await.unwrap();
     let generations: Vec<u64> =
@@ -162,6 +166,45 @@ async fn an_import_that_was_cut_off_makes_no_registry_and_goes_on() {
     assert_eq!(check(&back.snapshot().await.unwrap()), []);
 }
 
+/// The collections of the records that are put, in the order in which their first and their last one are.
+fn order(requests: &[Request]) -> Vec<(String, usize, usize)> {
+    let collection = |r: &Request| {
+        let below = r.path.split_once("/v1/").filter(|_| r.method == "PUT")?.1;
+        Some(below.split_once('/')?.0.to_owned()).filter(|c| !["probes"].contains(&c.as_str()))
+    };
+    let mut out: Vec<(String, usize, usize)> = Vec::new();
+    for (at, name) in requests.iter().filter_map(collection).enumerate() {
+        match out.iter_mut().find(|(known, ..)| *known == name) {
+            Some(known) => known.2 = at,
+            None => out.push((name, at, at)),
+        }
+    }
+    out
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_protects_is_written_first_and_the_identity_last() {
+    let lake = full().await;
+    let block = Block { subject: Subject::Estate, kind: BlockKind::Operator, until: None, version: None };
+    lake.registry.block_add(block, "moving").await.unwrap();
+    let document = lake.registry.export().await.unwrap();
+    let Some(estate) = Estate::on_s3("what_protects_is_written_first…").await else { return };
+    let proxy = Proxy::start(&estate.options["aws_endpoint"]);
+    let mut counted = estate.options.clone();
+    counted.insert("aws_endpoint".into(), proxy.endpoint());
+    let plan = import(&format!("{}-ordered", estate.root), &counted, &document, false).await;
+    proxy.pass();
+    plan.apply(actor()).await.unwrap();
+    let order = order(&proxy.log());
+    let names: Vec<&str> = order.iter().map(|(name, ..)| name.as_str()).collect();
+    let wanted =
+        ["protection", "blocks", "trash", "policies", "projects", "warehouses", "namespaces", "locations", "tables"];
+    assert_eq!(names[..wanted.len()], wanted);
+    assert_eq!(names.last(), Some(&"estate"), "until then there is no registry");
+    // A kind begins when the one before is whole.
+    assert!(order[..wanted.len()].windows(2).all(|pair| pair[0].2 < pair[1].1), "{order:?}");
+}
+
 #[tokio::test]
 async fn an_import_beside_a_foreign_mark_is_refused_and_another_identity_is_told() {
     let (one, two) = (Lake::new().await, Lake::new().await);
@@ -176,6 +219,17 @@ async fn an_import_beside_a_foreign_mark_is_refused_and_another_identity_is_told
     assert!(!plan.makes_registry && plan.notes[0].contains("registry_lost"), "{plan:?}");
     let merged = plan.apply(actor()).await.unwrap();
     assert_ne!(merged.id(), document.estate);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_does_not_keep_put_if_absent_gets_no_registry() {
+    let lake = Lake::new().await;
+    let document = lake.registry.export().await.unwrap();
+    let Some(liar) = Server::start("a_store_that_does_not_keep…", &["--liar", "--empty"]) else { return };
+    let options: StorageOptions = liar.options().clone().into_iter().collect();
+    let plan = import("s3://lake/ctl", &options, &document, false).await;
+    assert_eq!(plan.apply(actor()).await.unwrap_err().kind(), Kind::LyingStore);
+    assert_eq!(Registry::open("s3://lake/ctl", &options).await.unwrap_err().kind(), Kind::NotFound);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::Utc;
 use object_store::memory::InMemory;
 use squire_registry::{
-    Error, Floors, Kind, Level, NewTable, Policy, PolicyChange, Registry, Root, Subject, TableChanges,
+    Error, Floors, Kind, Level, NewTable, NewWarehouse, Policy, PolicyChange, Registry, Root, Subject, TableChanges,
 };
 use tokio::sync::Notify;
 
@@ -290,6 +290,112 @@ async fn a_creator_whose_parent_went_rolls_back() {
     let error = creator.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error}");
     assert_eq!(fast.snapshot().await.unwrap().namespaces().count(), 0);
+}
+
+#[tokio::test]
+async fn of_two_tables_one_in_the_other_the_one_that_sees_the_other_gives_its_location_back() {
+    let (fast, slow, tampered, _root) = two_handles().await;
+    let table = |name: &str, location: &str| NewTable {
+        path: path(&format!("a/{name}")),
+        location: location.into(),
+        tier: None,
+        labels: vec![],
+        declare: true,
+    };
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/locations/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let (outer, inner) = (table("outer", "t"), table("inner", "t/data/u"));
+    let creator = tokio::spawn(async move { slow.table_create(outer, &none(), None).await });
+    // It has looked, nothing was there, and its claim is on the way.
+    arrived.notified().await;
+    fast.table_create(inner, &none(), None).await.unwrap();
+    go.notify_one();
+    let error = creator.await.unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("table/a/inner"), "{error}");
+    let now = fast.snapshot().await.unwrap();
+    assert_eq!(now.tables().map(|t| t.fields.subject().to_string()).collect::<Vec<_>>(), ["table/a/inner"]);
+    assert_eq!(squire_registry::check(&now), []);
+}
+
+#[tokio::test]
+async fn a_location_whose_table_was_dropped_meanwhile_is_not_registered() {
+    let (fast, slow, tampered, _root) = two_handles().await;
+    let declared = |name: &str| NewTable { declare: true, ..new(&format!("a/{name}"), "t") };
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/locations/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let late = declared("late");
+    let creator = tokio::spawn(async move { slow.table_create(late, &none(), None).await });
+    // It has looked, the trash held nothing, and its claim is on the way.
+    arrived.notified().await;
+    fast.table_create(declared("t"), &none(), None).await.unwrap();
+    fast.table_drop(&path("a/t"), Duration::from_secs(60), false, None).await.unwrap();
+    go.notify_one();
+    let error = creator.await.unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("trash undrop table/a/t"), "{error}");
+    let now = fast.snapshot().await.unwrap();
+    assert_eq!((now.tables().count(), now.trash().count()), (0, 1));
+    assert_eq!(squire_registry::check(&now), []);
+}
+
+#[tokio::test]
+async fn a_drop_that_another_drop_has_ended_leaves_its_trash_and_whoever_has_the_name_by_then() {
+    let (fast, slow, tampered, _root) = two_handles().await;
+    let declared = |location: &str| NewTable { declare: true, ..new("a/t", location) };
+    let first = fast.table_create(declared("t"), &none(), None).await.unwrap();
+    fast.protect(&Subject::Table(path("a/t")), Level::NoDrop, Some("precious")).await.unwrap();
+    let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    tampered.next("v1/tables/", Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+    let week = Duration::from_secs(7 * 86_400);
+    let dropper = tokio::spawn(async move { slow.table_drop(&path("a/t"), week, true, None).await });
+    // Its trash record stands, and the end of the name is on the way.
+    arrived.notified().await;
+    fast.table_drop(&path("a/t"), week, true, None).await.unwrap();
+    fast.table_create(declared("other"), &none(), None).await.unwrap();
+    go.notify_one();
+    assert_eq!(dropper.await.unwrap().unwrap_err().kind(), Kind::Conflict);
+    let now = fast.snapshot().await.unwrap();
+    assert_eq!(now.table(&path("a/t")).unwrap().fields.location, "other");
+    let held = now.trash_at(&first.uri).next().expect("the first drop's bytes are frozen");
+    assert_eq!(held.fields.protection.as_ref().unwrap().reason.as_deref(), Some("precious"));
+    assert_eq!(squire_registry::check(&now), []);
+}
+
+#[tokio::test]
+async fn of_two_servers_for_one_root_the_one_that_sees_the_other_is_taken_back() {
+    let (fast, slow, tampered, root) = two_handles().await;
+    let at = root.path().to_str().unwrap().to_owned();
+    let (one, two) = ("https://one.example", "https://two.example");
+    fast.warehouse_create("v", "p", &at, true, &none(), None).await.unwrap();
+    let held = |key: &str| {
+        let (arrived, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        tampered.next(key, Fault::Hold { arrived: arrived.clone(), go: go.clone() });
+        (arrived, go)
+    };
+    // It has looked, no server names the root, and its own is on the way.
+    let (arrived, go) = held("v1/warehouses/w/");
+    let late = slow.clone();
+    let setter = tokio::spawn(async move { late.warehouse_set_namespace("w", None, Some(one), None).await });
+    arrived.notified().await;
+    fast.warehouse_set_namespace("v", None, Some(two), None).await.unwrap();
+    go.notify_one();
+    let error = setter.await.unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("warehouse/v"), "{error}");
+    fast.warehouse_set_namespace("v", Some(two), None, None).await.unwrap();
+
+    let (arrived, go) = held("v1/warehouses/made/");
+    let maker = tokio::spawn(async move {
+        let new = NewWarehouse { id: "made", project: "p", root: &at, exclusive: true, namespace: Some(one) };
+        slow.warehouse_make(new, &none(), None).await
+    });
+    arrived.notified().await;
+    fast.warehouse_set_namespace("v", None, Some(two), None).await.unwrap();
+    go.notify_one();
+    let error = maker.await.unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Refused && error.to_string().contains("warehouse/v"), "{error}");
+    let now = fast.snapshot().await.unwrap();
+    let named: Vec<_> = now.warehouses().filter_map(|w| w.fields.namespace.as_deref()).collect();
+    assert_eq!((named, now.warehouses().count()), (vec![two], 2));
+    assert_eq!(squire_registry::check(&now), []);
 }
 
 #[tokio::test]

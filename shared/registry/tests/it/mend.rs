@@ -145,3 +145,43 @@ async fn what_points_at_nothing_or_elsewhere_is_named() {
     std::fs::remove_dir_all(lake.dir.path().join("_squire/v1/locations")).unwrap();
     assert_eq!(problems(&lake).await, [ProblemKind::ProtectionOnNothing, ProblemKind::BlockOnNothing]);
 }
+
+#[tokio::test]
+async fn records_that_contradict_each_other_are_errors() {
+    let lake = Lake::new().await;
+    lake.table("sales/orders").await;
+    let r = &lake.registry;
+    r.warehouse_create("other", "p", lake.dir.path().to_str().unwrap(), true, &crate::support::none(), None)
+        .await
+        .unwrap();
+    r.namespace_create(&path("sales/eu"), None, None).await.unwrap();
+    lake.table("sales/eu/inner").await;
+    assert_eq!(problems(&lake).await, []);
+    let change = |collection: &str, key: &str, changes: &[(&str, &str)]| {
+        let file = lake.generations(collection, key).pop().unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = changes.iter().fold(text, |text, (from, to)| text.replace(from, to));
+        std::fs::write(&file, text).unwrap();
+    };
+    let moved = [("inner.lance", "orders.lance/data/inner.lance")];
+    change("tables", "sales%2Feu%2Finner", &moved);
+    let location =
+        lake.records("locations").into_iter().find(|f| std::fs::read_to_string(f).unwrap().contains("inner")).unwrap();
+    std::fs::remove_dir_all(location.parent().unwrap()).unwrap();
+    change("namespaces", "sales%2Feu", &[("\"warehouse\": \"w\"", "\"warehouse\": \"other\"")]);
+    for warehouse in ["w", "other"] {
+        r.warehouse_set_namespace(warehouse, None, Some("https://a.example"), None).await.unwrap();
+    }
+    change("warehouses", "other", &[("https://a.example", "https://b.example")]);
+    let fresh = squire_registry::Registry::open(r.uri(), &crate::support::none()).await.unwrap();
+    let found = check(&fresh.snapshot().await.unwrap());
+    let root = lake.uri("").trim_end_matches('/').to_owned();
+    for (kind, subject) in [
+        (ProblemKind::LocationNested, "table/sales/eu/inner"),
+        (ProblemKind::BindingDiffers, "namespace/sales/eu"),
+        (ProblemKind::ServersDiffer, root.as_str()),
+    ] {
+        assert!(found.iter().any(|p| p.kind == kind && p.subject == subject), "{kind}: {found:?}");
+        assert!(kind.is_error());
+    }
+}

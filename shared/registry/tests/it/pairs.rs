@@ -195,6 +195,24 @@ async fn a_namespace_is_made_while_its_warehouse_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_two_tables_one_in_the_other_at_most_one_is_made() {
+    rounds("of_two_tables_one_in_the_other_at_most_one_is_made", async |round| {
+        let (outer, inner) = (round.fresh("outer", "x"), round.fresh("inner", "x/data/y"));
+        let (one, two) = round
+            .race(
+                ours!(round, ours, options => ours.table_create(outer, &options, None)),
+                ours!(round, theirs, options => theirs.table_create(inner, &options, None)),
+            )
+            .await;
+        assert!(one.is_err() || two.is_err());
+        let now = round.whole(&[one.as_ref().err(), two.as_ref().err()]).await;
+        let made = now.tables().filter(|t| t.fields.path[0] == round.ns()).count();
+        assert_eq!(made, usize::from(one.is_ok() || two.is_ok()));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_location_is_registered_while_its_table_is_dropped() {
     rounds("a_location_is_registered_while_its_table_is_dropped", async |round| {
         round.table("t", "x").await;

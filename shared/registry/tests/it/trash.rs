@@ -111,6 +111,21 @@ async fn a_drop_that_was_cut_off_goes_on_and_loses_no_protection() {
 }
 
 #[tokio::test]
+async fn an_undrop_of_a_drop_that_was_cut_off_brings_back_what_the_drop_had_taken() {
+    let lake = Lake::new().await;
+    let uri = lake.table("sales/orders").await;
+    let r = &lake.registry;
+    r.protect(&table(), Level::NoDrop, Some("precious")).await.unwrap();
+    r.table_drop(&path("sales/orders"), WEEK, true, None).await.unwrap();
+    // As if it had stopped before the table's tombstone.
+    std::fs::remove_file(&lake.generations("tables", "sales%2Forders")[1]).unwrap();
+    r.undrop(&table(), None).await.unwrap();
+    assert_eq!(lake.govern(&uri).await.protection.unwrap().reason.as_deref(), Some("precious"));
+    let now = r.snapshot().await.unwrap();
+    assert_eq!((now.trash().count(), now.tables().count()), (0, 1));
+}
+
+#[tokio::test]
 async fn of_two_droppers_one_trash_record_is_left() {
     let lake = Lake::new().await;
     lake.table("sales/orders").await;
@@ -152,4 +167,43 @@ async fn an_unreadable_record_in_scope_refuses_a_drop() {
     std::fs::write(bad.join("00000000000000000001.json"), b"{").unwrap();
     let error = lake.registry.table_drop(&path("sales/orders"), WEEK, true, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Damaged, "{error}");
+}
+
+#[tokio::test]
+async fn an_undrop_that_cannot_have_its_location_or_its_namespace_puts_nothing_on_the_name() {
+    let lake = Lake::new().await;
+    let uri = lake.table("sales/orders").await;
+    let r = &lake.registry;
+    r.protect(&table(), Level::NoDrop, Some("precious")).await.unwrap();
+    r.table_drop(&path("sales/orders"), WEEK, true, None).await.unwrap();
+    let written = || -> usize { ["protection", "tables", "locations"].map(|c| lake.records(c).len()).iter().sum() };
+
+    // Its place is another table's by now: what protected the one must not lie on the name, however shortly.
+    let (trash, aside) = (lake.dir.path().join("_squire/v1/trash"), lake.dir.path().join("aside"));
+    std::fs::rename(&trash, &aside).unwrap();
+    let other = NewTable {
+        path: path("sales/other"),
+        location: "orders.lance".into(),
+        tier: None,
+        labels: vec![],
+        declare: false,
+    };
+    r.table_create(other, &none(), None).await.unwrap();
+    std::fs::rename(&aside, &trash).unwrap();
+    let before = written();
+    let error = r.undrop(&table(), None).await.unwrap_err();
+    assert!(error.kind() == Kind::Conflict && error.to_string().contains("table/sales/other"), "{error}");
+    assert_eq!(written(), before, "nothing is put and taken away again");
+
+    // Its namespace is gone.
+    r.table_drop(&path("sales/other"), WEEK, false, None).await.unwrap();
+    let namespace = lake.dir.path().join("_squire/v1/namespaces");
+    std::fs::rename(&namespace, &aside).unwrap();
+    let before = written();
+    let error = r.undrop(&table(), None).await.unwrap_err();
+    assert!(error.kind() == Kind::NotFound && error.to_string().contains("make it again first"), "{error}");
+    assert_eq!(written(), before, "nothing is put and taken away again");
+    std::fs::rename(&aside, &namespace).unwrap();
+    r.undrop(&table(), None).await.unwrap();
+    assert_eq!(lake.govern(&uri).await.protection.unwrap().level, Level::NoDrop);
 }

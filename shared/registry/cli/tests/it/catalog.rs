@@ -1,5 +1,7 @@
 //! Namespaces that pylance wrote become records through the command.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -170,8 +172,86 @@ fn a_warehouse_gets_a_server_only_where_it_names_every_table_and_loses_none_that
     for next in ["", &url] {
         refused(next, 3, "commits the versions of");
     }
+    // It is there, and what it says counts.
+    let gone = |url: &str| run(at, &["warehouse", "set", "lake", "--namespace", url, "--server-is-gone"]);
+    let there = gone("");
+    assert!(there.code == 3 && there.err.contains("commits the versions of"), "{}", there.err);
     drop(python);
-    refused("", 3, "could not be read");
+    refused("", 3, "--server-is-gone. Then versions that only it knew are lost");
     assert_eq!(named_by(), commits);
+    // It takes no other one that does not answer in its place.
+    let next = gone("http://127.0.0.1:9");
+    assert!(next.code == 1 && next.err.contains("warehouse/lake stays as it is"), "{}", next.err);
+    let done = gone("");
+    assert!(done.code == 0 && done.out.contains("could not be asked for which tables it commits"), "{}", done.err);
+    assert_eq!(named_by(), Value::Null);
     assert!(ok(at, &["log", "warehouse/lake"]).contains(&commits), "who changed it is kept");
+}
+
+#[test]
+fn a_server_that_turns_us_away_is_not_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    std::fs::create_dir(at.join("lake")).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut asked = BufReader::new(&stream);
+            let mut line = String::new();
+            while asked.read_line(&mut line).is_ok_and(|n| n > 2) {
+                line.clear();
+            }
+            let body = json!({ "code": 16, "error": "no token" }).to_string();
+            let head = "HTTP/1.1 401 X\r\ncontent-type: application/json\r\nconnection: close\r\n";
+            let _ = (&stream).write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        }
+    });
+    ok(at, &["init", "_squire", "--name", "demo"]);
+    ok(at, &["project", "create", "acme"]);
+    let create = ["warehouse", "create", "lake", "--project", "acme", "--root", "lake", "--namespace", &url];
+    ok(at, &create);
+    let before = tree(at);
+    let set = ["warehouse", "set", "lake", "--namespace", "", "--server-is-gone"];
+    fails(at, 3, &set, "is for a server that does not answer, and this one does");
+    assert_eq!(tree(at), before, "nothing is written");
+}
+
+#[test]
+fn a_policy_is_shown_beside_what_the_table_itself_says() {
+    let Some(python) = Catalog::start("a_policy_is_shown_beside…") else { return };
+    let (dir, root) = lake(&python);
+    let at = dir.path();
+    ok(at, &["import", "lake", "--apply"]);
+    let shown = told(at, &["policy", "show", "table/lake/orders"]);
+    assert_eq!((&shown["own"], &shown["own_unread"]), (&json!({}), &Value::Null));
+    let keys = json!({
+        "squire.retention": "30d", "squire.maintain": "off", "lance.compaction.target_rows_per_fragment": "5000", "other": "x",
+    });
+    python.ask("config", &root, json!({ "id": ["orders"], "keys": keys }));
+    let before = tree(at);
+    let shown = told(at, &["policy", "show", "table/lake/orders"]);
+    assert_eq!(shown["own"]["lance.compaction.target_rows_per_fragment"], "5000");
+    assert_eq!(
+        (shown["own"].as_object().unwrap().len(), &shown["effective"]["policy"]["retention"]),
+        (3, &json!("30d"))
+    );
+    let text = ok(at, &["policy", "show", "table/lake/orders"]);
+    for line in [
+        "the table's own: squire.retention = 30d",
+        "longer than the policy's, honoured",
+        "not maintained: squire.maintain = off",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert_eq!(tree(at), before, "nothing is written");
+    // What has no data yet has no config, and what cannot be read may say anything.
+    assert_eq!(told(at, &["policy", "show", "table/lake/a/later"])["own"], Value::Null);
+    let place = told(at, &["table", "show", "table/lake/orders"])["fields"]["location"].as_str().unwrap().to_owned();
+    for entry in std::fs::read_dir(at.join("lake").join(place).join("_versions")).unwrap() {
+        std::fs::write(entry.unwrap().path(), "cut").unwrap();
+    }
+    let cut = run(at, &["policy", "show", "table/lake/orders"]);
+    assert!(cut.code == 3 && cut.out.contains("could not be read, and may keep more"), "{}{}", cut.out, cut.err);
+    assert!(cut.out.contains("retention = 7d"), "{}", cut.out);
 }

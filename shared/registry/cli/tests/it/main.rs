@@ -164,7 +164,7 @@ fn verbs_that_only_read_write_nothing_and_need_a_registry() {
         &["namespace", "show", "namespace/sales"],
         &["table", "list"],
         &["table", "show", "table/sales/orders"],
-        &["policy", "show", "table/sales/orders"],
+        &["policy", "show", "namespace/sales"],
         &["policy", "diff", "table/sales/orders"],
         &["policy", "list"],
         &["protection", "list"],
@@ -243,24 +243,25 @@ fn refusals_end_with_3_and_wrong_usage_with_2() {
 fn a_policy_change_prints_what_differs_and_what_waits() {
     let dir = estate();
     let at = dir.path();
-    let told = ok(at, &["policy", "set", "table/sales/orders", "retention=1d", "interval=2h", "--reason", "cost"]);
+    ok(at, &["table", "create", "table/sales/later", "--location", "later.lance", "--declare"]);
+    let told = ok(at, &["policy", "set", "table/sales/later", "retention=1d", "interval=2h", "--reason", "cost"]);
     assert!(
         told.contains("interval: 1h -> 2h") && told.contains("retention: 7d -> 1d") && told.contains("pending"),
         "{told}"
     );
-    let shown = json(at, &["policy", "show", "table/sales/orders"]);
+    let shown = json(at, &["policy", "show", "table/sales/later"]);
     assert_eq!(shown["effective"]["policy"]["retention"], "7d");
-    assert_eq!(shown["effective"]["source"]["id"], "table/sales/orders");
+    assert_eq!(shown["effective"]["source"]["id"], "table/sales/later");
     assert_eq!(shown["effective"]["pending"]["changes"][0], "retention: 7d -> 1d");
-    ok(at, &["policy", "set", "table/sales/orders", "retention=1d", "--now"]);
-    assert_eq!(json(at, &["policy", "show", "table/sales/orders"])["effective"]["policy"]["retention"], "1d");
+    ok(at, &["policy", "set", "table/sales/later", "retention=1d", "--now"]);
+    assert_eq!(json(at, &["policy", "show", "table/sales/later"])["effective"]["policy"]["retention"], "1d");
     // The config's [policy] is the estate's default, its [floors] clamp.
     let shown = json(at, &["policy", "show", "namespace/sales", "--set", "policy.retention=10m"]);
     assert_eq!(
         (&shown["effective"]["policy"]["retention"], &shown["effective"]["source"]["kind"]),
         (&"1h".into(), &"estate".into())
     );
-    ok(at, &["policy", "unset", "table/sales/orders"]);
+    ok(at, &["policy", "unset", "table/sales/later"]);
     assert!(ok(at, &["policy", "list"]).contains("no policy records"));
 }
 
