@@ -169,3 +169,37 @@ async fn a_put_that_comes_after_the_prune_is_found_out_on_s3() {
     let found = |n: usize| found.get(&uris[n]).map(String::as_str);
     assert_eq!([found(0), found(1), found(2)], [Some("first"), Some("third"), Some("late")]);
 }
+
+/// A list, the put, and what stands there with what stands above it, both asked at once: what this process wrote last is not read
+/// before it is written again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_claim_is_renewed_in_four_requests_and_three_waits_on_s3() {
+    let name = "a_claim_is_renewed_in_four_requests_and_three_waits_on_s3";
+    let (Some(server), Some(estate)) = (Server::shared(name), Estate::on_s3(name).await) else { return };
+    let proxy = Proxy::start(server.endpoint());
+    let mut counted = estate.options.clone();
+    counted.insert("aws_endpoint".into(), proxy.endpoint());
+    let registry = Registry::open(&format!("{}/_squire", estate.root), &counted).await.unwrap();
+    let claimed = registry.claim("s3://elsewhere/t", Uuid::now_v7(), Duration::from_secs(90)).await.unwrap();
+    let ClaimOutcome::Held(mut claim) = claimed else { panic!("{claimed:?}") };
+    // The reading of what was put waits; the list that follows a put does not wait for it.
+    let (gate, rule) = gated(|r| kind(r) == "GET claims");
+    proxy.set(rule);
+    let renewed = tokio::spawn(async move { claim.renew().await });
+    let waiting = gate.clone();
+    let held = tokio::task::spawn_blocking(move || waiting.arrived()).await.unwrap();
+    assert!(held.path.ends_with("/00000000000000000002.json"), "{held:?}");
+    let lists = || proxy.log().iter().filter(|r| r.query.contains("list-type")).count();
+    let end = tokio::time::Instant::now() + Duration::from_secs(30);
+    while lists() < 2 {
+        assert!(tokio::time::Instant::now() < end, "{:?}", proxy.log());
+        tokio::task::yield_now().await;
+    }
+    gate.open();
+    renewed.await.unwrap().unwrap();
+    let log = proxy.log();
+    let count = |what: &dyn Fn(&squire_test_support::Request) -> bool| log.iter().filter(|r| what(r)).count();
+    let puts = count(&|r| r.method == "PUT");
+    let gets = count(&|r| kind(r) == "GET claims");
+    assert_eq!((lists(), puts, gets, log.len()), (2, 1, 1, 4), "{log:?}");
+}
