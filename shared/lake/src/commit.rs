@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use lance::Dataset;
 use lance::dataset::CommitBuilder;
 use lance::dataset::transaction::{Operation, TransactionBuilder};
@@ -17,6 +19,14 @@ use uuid::Uuid;
 use crate::handle::Place;
 use crate::stamp::Stamper;
 use crate::{Error, Kind, Lake, Result, look, manifest};
+
+/// Asked right before a commit that may be made long after it was allowed; the error says why it may not be made any more.
+pub type MayCommit<'a> = dyn Fn() -> BoxFuture<'a, std::result::Result<(), String>> + Sync + 'a;
+
+/// The [`MayCommit`] of whoever has nobody to ask, in so many words.
+pub fn nobody_to_ask<'a>() -> BoxFuture<'a, std::result::Result<(), String>> {
+    async { Ok(()) }.boxed()
+}
 
 /// Commits one operation that was planned at `read_version`.
 ///

@@ -23,7 +23,7 @@ use lance_table::format::Fragment;
 use object_store::ObjectStoreExt as _;
 use roaring::RoaringTreemap;
 
-use crate::commit::{self, Outputs};
+use crate::commit::{self, MayCommit, Outputs};
 use crate::handle::Place;
 use crate::stamp::Stamper;
 use crate::{Error, Kind, Lake, Result, contain};
@@ -216,21 +216,24 @@ async fn record_sizes(lake: &Lake, uri: &str, result: &mut RewriteResult) -> boo
 /// Commits executed tasks as stamped transactions: reserve, where rows stay dead in an index mark it, then rewrite at the tasks'
 /// read version. Rows that somebody deleted in between are deleted in the new fragments, too.
 ///
+/// `may_commit` is asked before each try of the rewrite's commit: the remap before it, and other people's commits, take their time.
+///
 /// # Errors
-/// `Conflict` when somebody was first with more than that. Second value: bytes that stay behind on disk because the loss is not proven. The data
+/// `Conflict` when somebody was first with more than that, `Refused` with what `may_commit` says. Second value: bytes that stay behind on disk because the loss is not proven. The data
 /// files of stored results always stay: another process may have committed them, or may do so later.
 pub async fn land(
     lake: &Lake,
     place: &Place,
     dataset: &Arc<Dataset>,
     done: Vec<Rewritten>,
-    stamper: &Stamper,
-    slice: u32,
+    (stamper, slice): (&Stamper, u32),
+    may_commit: &MayCommit<'_>,
 ) -> std::result::Result<Landed, (Error, u64)> {
     let mut outputs = outputs_of(&done);
     let stored = done.iter().any(|d| d.stored).then_some(outputs.bytes);
     let read_version = done.iter().map(|d| d.result.read_version).min().unwrap_or(dataset.version_id());
-    match try_land(lake, place, dataset, done, (stamper, slice), read_version, &mut outputs).await {
+    let by = (stamper, slice, may_commit);
+    match try_land(lake, place, dataset, done, by, read_version, &mut outputs).await {
         Ok(landed) => Ok(landed),
         Err(error) => {
             if let Some(data) = stored {
@@ -266,7 +269,7 @@ async fn try_land(
     place: &Place,
     dataset: &Arc<Dataset>,
     done: Vec<Rewritten>,
-    (stamper, slice): (&Stamper, u32),
+    (stamper, slice, may_commit): (&Stamper, u32, &MayCommit<'_>),
     read_version: u64,
     outputs: &mut Outputs,
 ) -> Result<Landed> {
@@ -288,7 +291,8 @@ async fn try_land(
         contain::contained(lake, "remapping the indices", &uri, remap(&handle, &results, outputs)).await?;
     let made = Made { results, rewritten_indices, read_version };
     let properties = stamper.properties("compact", slice);
-    let (landed, stranded) = commit_made(lake, place, (handle, marked), &made, properties, outputs).await?;
+    let (landed, stranded) =
+        commit_made(lake, place, (handle, marked), &made, properties, (may_commit, outputs)).await?;
     let stranded = stranded + remove_dropped(place, &landed, &made).await;
     let after = landed.version_id();
     let ids_of = |fragments: &[Fragment]| fragments.iter().map(|f| f.id).collect::<Vec<u64>>();
@@ -334,7 +338,7 @@ async fn commit_made(
     (handle, marked): (Arc<Dataset>, Option<Arc<Dataset>>),
     made: &Made,
     properties: HashMap<String, String>,
-    outputs: &mut Outputs,
+    (may_commit, outputs): (&MayCommit<'_>, &mut Outputs),
 ) -> Result<(Dataset, u64)> {
     let untouched = || {
         let group = |r: &RewriteResult| RewriteGroup {
@@ -368,6 +372,11 @@ async fn commit_made(
                 Some(error) => return Err(error),
             },
         };
+        if let Err(why) = may_commit().await {
+            let refused = Error::new(Kind::Refused, "committing a rewrite", &place.uri).remedy(why).never_tried();
+            // What an earlier try leaves open stays open.
+            return Err(lost.unwrap_or(refused));
+        }
         let rewritten_indices = made.rewritten_indices.clone();
         let operation = Operation::Rewrite { groups, rewritten_indices, frag_reuse_index: None };
         let error = match commit::commit(lake, &head, at, operation, properties.clone()).await {

@@ -108,6 +108,12 @@ impl Error {
         self
     }
 
+    /// The same, of a commit that was never tried: what was written for it can be named by nobody.
+    pub(crate) fn never_tried(mut self) -> Self {
+        self.outcome_known = true;
+        self
+    }
+
     /// The failure kind.
     pub fn kind(&self) -> Kind {
         self.kind

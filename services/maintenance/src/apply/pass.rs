@@ -1,9 +1,10 @@
 //! The rounds of one pass: execute, commit, verify.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use squire_lake::commit::{Handle as Dataset, Outputs};
 use squire_lake::compact::{self, Rewritten};
 use squire_lake::handle::Place;
@@ -22,6 +23,15 @@ use crate::admit::Skip;
 use crate::memory;
 use crate::plan::{self, DatasetPlan, Layout, Limits, MAX_ROUNDS, Round, Rules};
 use crate::state::{Unverified, WaitingFor};
+
+/// The registry and the claim: whether a commit may be made now.
+async fn allowed(tools: &Tools, look: &Look, claim: &SharedClaim) -> Result<(), Skip> {
+    recheck(tools, look).await?;
+    match claim.lock().await.as_ref() {
+        Some(claim) if claim.still_ours() => Ok(()),
+        _ => Err(Skip { reason: SkipReason::Claimed, detail: "the claim is no longer ours".into() }),
+    }
+}
 
 /// One pass at work.
 pub(super) struct Pass<'a> {
@@ -322,14 +332,12 @@ impl<'a> Pass<'a> {
             self.out.waits_for = file;
             return Err(Stop::Forbidden(skip));
         }
-        recheck(self.tools, self.look).await.map_err(Stop::Forbidden)?;
-        match self.claim.lock().await.as_ref() {
-            Some(claim) if claim.still_ours() => Ok(()),
-            _ => {
-                self.out.claim_lost = true;
-                Err(Stop::Forbidden(Skip { reason: SkipReason::Claimed, detail: "the claim is no longer ours".into() }))
-            }
-        }
+        allowed(self.tools, self.look, self.claim).await.map_err(|skip| self.forbidden(skip))
+    }
+
+    fn forbidden(&mut self, skip: Skip) -> Stop {
+        self.out.claim_lost |= skip.reason == SkipReason::Claimed;
+        Stop::Forbidden(skip)
     }
 
     /// Executes and lands the round's tasks. `None` after a conflict.
@@ -380,7 +388,21 @@ impl<'a> Pass<'a> {
             done.iter().fold((0, 0), |(r, a), d| (r + d.replaces().len(), a + d.fragments_added()));
         let tasks = done.len() as u64;
         self.slice += 1;
-        match compact::land(&self.tools.estate.lake, &self.place, handle, done, &self.stamper, self.slice).await {
+        let (tools, look, claim) = (self.tools, self.look, self.claim);
+        let forbidden = Mutex::new(None);
+        // Indices are remapped before the commit, for as long as that takes.
+        let may_commit = || -> BoxFuture<'_, Result<(), String>> {
+            Box::pin(async {
+                let allowed = allowed(tools, look, claim).await;
+                allowed.map_err(|skip| {
+                    forbidden.lock().unwrap_or_else(PoisonError::into_inner).insert(skip).detail.clone()
+                })
+            })
+        };
+        let by = (&self.stamper, self.slice);
+        let landed = compact::land(&tools.estate.lake, &self.place, handle, done, by, &may_commit).await;
+        let forbidden = forbidden.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match landed {
             Ok(landed) => {
                 (self.tools.progress)(&format!(
                     "{}: {removed} fragments became {added}",
@@ -403,6 +425,9 @@ impl<'a> Pass<'a> {
             }
             Err((e, stranded)) => {
                 self.out.stranded += stranded;
+                if let Some(skip) = forbidden {
+                    return Err(self.forbidden(skip));
+                }
                 if e.kind() == Kind::Conflict {
                     tracing::info!(dataset = self.plan.uri, error = %e, "somebody else's commit was first; planning again");
                     self.out.lost_races += 1;

@@ -9,7 +9,7 @@ use squire_test_support::{Action, Request, Server, gated, kind};
 use super::s3_estate::*;
 
 /// The commits of the compaction: the reservation is the first manifest after its data file, the rewrite the second.
-fn manifest_after_data(n: usize) -> impl FnMut(&Request) -> bool + Send {
+pub(super) fn manifest_after_data(n: usize) -> impl FnMut(&Request) -> bool + Send {
     let (mut data, mut manifests) = (false, 0);
     move |request| {
         data |= kind(request) == "PUT data";

@@ -200,6 +200,19 @@ fn a_freeze_or_drop_before_apply_or_commit_ends_all_writing() {
     }
 }
 
+/// The indices are remapped between the two, which takes long where they are large.
+#[test]
+fn a_freeze_between_a_reservation_and_its_rewrite_ends_all_writing() {
+    let Some(estate) = short("a_freeze_between_a_reservation_and_its_rewrite_ends_all_writing") else { return };
+    let before = estate.read("orders");
+    let swept = estate.meanwhile(super::lost_commits::manifest_after_data(1), |estate, _| estate.registry(&FREEZE));
+    assert_eq!(swept.code(), Some(0), "{}\n{:#}", swept.stderr, swept.report);
+    let after = estate.read("orders");
+    assert_eq!((&after["rows"], &after["fragments"]), (&before["rows"], &before["fragments"]), "{after}");
+    assert_eq!(swept.report["totals"]["stranded_bytes"], 0, "{:#}", swept.report);
+    estate.is_explained(Leftovers::None, "a freeze after the reservation");
+}
+
 #[test]
 fn a_hold_or_block_before_apply_or_commit_keeps_its_versions() {
     for moment in [before_apply as Moment, before_commit] {

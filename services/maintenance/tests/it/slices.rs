@@ -146,7 +146,10 @@ async fn what_is_deleted_meanwhile_is_carried_over_and_somebody_elses_rewrite_co
     let theirs = theirs.into_iter().map(|d| d.expect("rewritten")).collect();
     let place = lake.place(&inside.uri).await.expect("a place");
     let stamper = Stamper { estate: Uuid::new_v4(), run: Uuid::now_v7() };
-    compact::land(&lake, &place, &head, theirs, &stamper, 1).await.map_err(|e| e.0).expect("somebody else's");
+    compact::land(&lake, &place, &head, theirs, (&stamper, 1), &squire_lake::commit::nobody_to_ask)
+        .await
+        .map_err(|e| e.0)
+        .expect("somebody else's");
     let (landing, lost) = inside.gather(&d).await;
     assert_eq!((landing.done.len(), lost.len()), (4, 0), "{lost:?}");
     let applied = inside.land(landing).await;

@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use crate::commit::Outputs;
 use crate::handle::Place;
+use crate::listing::Listing;
 use crate::{Error, Lake, Result};
 
 /// Whether HEAD has the rows of a rewrite's old fragments as they were read, but for rows deleted since: at least half of them, or
@@ -223,16 +224,32 @@ async fn delete(
 ) -> Result<()> {
     let n = rows.len();
     let vector: DeletionVector = rows.into_iter().collect();
-    let file = write_deletion_file(&place.path, fragment.id, version, &vector, &place.store)
-        .await
-        .map_err(|e| Error::lance(format!("deleting {n} rows of new fragment {}", fragment.id), &place.uri, e))?;
-    if let Some(file) = &file {
-        written.files.insert(relative_deletion_file_path(fragment.id, file));
-        // About what it takes; nobody says exactly.
-        written.bytes += 4 * n;
+    // About what it takes; nobody says exactly.
+    let bytes = 4 * n;
+    match write_deletion_file(&place.path, fragment.id, version, &vector, &place.store).await {
+        Ok(file) => {
+            if let Some(file) = &file {
+                written.files.insert(relative_deletion_file_path(fragment.id, file));
+                written.bytes += bytes;
+            }
+            fragment.deletion_file = file;
+            Ok(())
+        }
+        Err(e) => {
+            let lost = of_fragment(place, fragment.id).await;
+            written.bytes += bytes * lost.len() as u64;
+            written.files.extend(lost);
+            Err(Error::lance(format!("deleting {n} rows of new fragment {}", fragment.id), &place.uri, e))
+        }
     }
-    fragment.deletion_file = file;
-    Ok(())
+}
+
+/// Deletion files of a fragment whose id was reserved for this rewrite: nobody else writes any. Where they cannot be listed there is
+/// nothing to name, and reconcile finds them.
+async fn of_fragment(place: &Place, id: u64) -> Vec<String> {
+    let Ok(listing) = Listing::read_dirs(place, &["_deletions"]).await else { return Vec::new() };
+    let own = format!("_deletions/{id}-");
+    listing.entries.into_iter().map(|e| e.path).filter(|path| path.starts_with(&own)).collect()
 }
 
 #[cfg(test)]

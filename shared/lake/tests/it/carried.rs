@@ -33,7 +33,7 @@ async fn rewritten_of(lake: &Lake, uri: &str, ids: &[u64]) -> (Arc<Handle>, Vec<
 async fn land(lake: &Lake, uri: &str, head: &Arc<Handle>, done: Vec<Rewritten>) -> Result<Landed, (Error, u64)> {
     let place = lake.place(uri).await.expect("a place");
     let stamper = Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::now_v7() };
-    compact::land(lake, &place, head, done, &stamper, 1).await
+    compact::land(lake, &place, head, done, (&stamper, 1), &squire_lake::commit::nobody_to_ask).await
 }
 
 /// Four fragments of 25 rows, of which one is gone already.
@@ -136,6 +136,53 @@ async fn what_is_deleted_between_two_tries_of_one_commit_costs_another_try_and_n
     let look = seen(&uri).await;
     assert_eq!(look.fragments.iter().map(|f| f.deleted_rows).sum::<u64>(), 3);
     assert!(look.indices.iter().all(|i| i.unindexed_rows == 0), "{:?}", look.indices);
+}
+
+/// The store has the deletion file and its answer was lost: nobody knows its random name, and it goes with the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_file_whose_answer_is_lost_is_found_and_removed() {
+    let (_dir, uri) = place();
+    let mut writer = sample(&uri, false).await;
+    let faults = Faults::new(|op, path| {
+        let lost = op == Operation::Put && path.contains("/_deletions/");
+        if lost { Fault::LoseAnswer(std::io::ErrorKind::ConnectionReset) } else { Fault::Pass }
+    });
+    let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
+    let (head, done) = rewritten(&lake, &uri).await;
+    writer.delete("id = 10").await.expect("deleted");
+    let (error, stranded) = land(&lake, &uri, &head, done).await.expect_err("the delete was first");
+    assert_eq!((error.kind(), stranded), (Kind::Conflict, 0), "{error}");
+    is_whole(&uri, (0..100).filter(|id| ![7, 10].contains(id))).await;
+}
+
+/// Asked before each try, not once: the first is allowed and lost, the second is forbidden.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_forbidden_meanwhile_is_not_committed_and_leaves_nothing() {
+    for allowed in [0, 1] {
+        let (_dir, uri) = place();
+        sample(&uri, false).await.index(SampleIndex::BTree).await.expect("indexed");
+        let (commits, of) = (AtomicUsize::new(0), uri.clone());
+        let faults = Faults::new(move |op, path| {
+            if op == Operation::Put && path.contains("/_transactions/") && commits.fetch_add(1, Ordering::SeqCst) == 1 {
+                meanwhile(&of, None, "id = 10".into());
+            }
+            Fault::Pass
+        });
+        let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
+        let (head, done) = rewritten(&lake, &uri).await;
+        let (at, asked) = (lake.place(&uri).await.expect("a place"), AtomicUsize::new(0));
+        let stamper = Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::now_v7() };
+        let may_commit = || -> futures::future::BoxFuture<'_, Result<(), String>> {
+            let n = asked.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move { if n < allowed { Ok(()) } else { Err("frozen".into()) } })
+        };
+        let landed = compact::land(&lake, &at, &head, done, (&stamper, 1), &may_commit).await;
+        let (error, stranded) = landed.expect_err("it is forbidden");
+        let kind = if allowed == 0 { Kind::Refused } else { Kind::Conflict };
+        assert_eq!((error.kind(), stranded, asked.load(Ordering::SeqCst)), (kind, 0, allowed + 1), "{error}");
+        let gone: &[i64] = if allowed == 0 { &[7] } else { &[7, 10] };
+        is_whole(&uri, (0..100).filter(|id| !gone.contains(id))).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

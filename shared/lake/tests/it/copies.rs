@@ -33,7 +33,10 @@ async fn is_copied(uri: &str, settings: &Settings) -> bool {
     let copied = done.iter().all(compact::Rewritten::is_copied);
     let bytes: u64 = done.iter().map(compact::Rewritten::bytes).sum();
     let stamper = Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::now_v7() };
-    let landed = compact::land(&lake, &place, &head, done, &stamper, 1).await.map_err(|e| e.0).expect("landed");
+    let landed = compact::land(&lake, &place, &head, done, (&stamper, 1), &squire_lake::commit::nobody_to_ask)
+        .await
+        .map_err(|e| e.0)
+        .expect("landed");
     let last = seen(uri).await;
     let rewrite = Rewrite { before: landed.before, after: landed.after, groups: landed.groups };
     let checks = verify::verify(&lake, uri, &rewrite, &last.indices).await.expect("the same answers");

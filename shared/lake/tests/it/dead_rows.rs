@@ -69,7 +69,9 @@ async fn rewrite(uri: &str) -> u64 {
     let done = compact::execute(&lake, &head, &[task], &settings).await;
     let done = done.into_iter().map(|d| d.expect("rewritten")).collect();
     let place = lake.place(uri).await.expect("a place");
-    let landed = compact::land(&lake, &place, &head, done, &stamper(), 1).await.expect("landed");
+    let landed = compact::land(&lake, &place, &head, done, (&stamper(), 1), &squire_lake::commit::nobody_to_ask)
+        .await
+        .expect("landed");
     assert_eq!(landed.dataset.fragments().len(), 1);
     landed.after - head.version_id()
 }

@@ -458,7 +458,7 @@ async fn history(seed: u64, tally: &mut Tally) {
     }
     let bytes: u64 = done.iter().map(Rewritten::bytes).sum();
     let stamper = Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::now_v7() };
-    let landed = compact::land(&lake, &at, &head, done, &stamper, 1).await;
+    let landed = compact::land(&lake, &at, &head, done, (&stamper, 1), &squire_lake::commit::nobody_to_ask).await;
     let (acted, next_id) = {
         let them = others.lock().expect("sound");
         (format!("seed {seed}: {:?}", them.done), them.next_id)
@@ -494,8 +494,9 @@ async fn history(seed: u64, tally: &mut Tally) {
     let mut them = others.lock().expect("sound").clone();
     them.act().await;
     if let Some((head, done)) = rewritten(&plain, &uri, &mut dice, false).await {
-        let landed =
-            compact::land(&plain, &at, &head, done, &stamper, 2).await.unwrap_or_else(|e| panic!("{acted}: {e:?}"));
+        let landed = compact::land(&plain, &at, &head, done, (&stamper, 2), &squire_lake::commit::nobody_to_ask)
+            .await
+            .unwrap_or_else(|e| panic!("{acted}: {e:?}"));
         let before = plain.open_version(&uri, landed.before).await.expect("W-1");
         assert_eq!(content(&landed.dataset).await, content(&before).await, "{acted}: again");
     }

@@ -29,7 +29,10 @@ async fn every_commit_is_stamped_and_removes_no_version() {
     let ids = first.fragments.iter().map(|f| f.id).collect::<Vec<u64>>();
     let done: Vec<_> =
         compact::execute(&lake, &head, &[ids], &settings).await.into_iter().map(|r| r.expect("rewritten")).collect();
-    let landed = compact::land(&lake, &place, &head, done, &stamper, 2).await.map_err(|e| e.0).expect("landed");
+    let landed = compact::land(&lake, &place, &head, done, (&stamper, 2), &squire_lake::commit::nobody_to_ask)
+        .await
+        .map_err(|e| e.0)
+        .expect("landed");
 
     let last = seen(&uri).await;
     assert_eq!(last.version(), landed.after);

@@ -46,7 +46,9 @@ async fn the_same_stored_slice_landed_twice_leaves_head_whole() {
     assert!(stamped().await.expect("read").is_empty());
     let done = stored.read(&slice, &uri).expect("it fits");
     assert!(stored::is_current(&place, &head, &done[0]).await.expect("known"));
-    let landed = compact::land(&lake, &place, &head, done, &stamper, 1).await.expect("it lands once");
+    let landed = compact::land(&lake, &place, &head, done, (&stamper, 1), &squire_lake::commit::nobody_to_ask)
+        .await
+        .expect("it lands once");
     let after = landed.after;
     assert_eq!(stamped().await.expect("read"), [after]);
 
@@ -54,7 +56,9 @@ async fn the_same_stored_slice_landed_twice_leaves_head_whole() {
     let again = stored.read(&slice, &uri).expect("it fits");
     let bytes = again[0].bytes();
     let (error, stranded) =
-        compact::land(&lake, &place, &head, again, &stamper, 1).await.expect_err("it does not land twice");
+        compact::land(&lake, &place, &head, again, (&stamper, 1), &squire_lake::commit::nobody_to_ask)
+            .await
+            .expect_err("it does not land twice");
     assert_eq!(error.kind(), Kind::Conflict, "{error}");
     assert!(stranded >= bytes, "all of the data stays, and is said to: {stranded} of {bytes}");
     assert_eq!(Sample::ids(&lake, &uri, None).await.expect("HEAD reads").len(), 100);
@@ -78,7 +82,9 @@ async fn a_lost_race_deletes_nothing_that_was_stored() {
     let done = stored.read(&slice, &uri).expect("it fits");
     let files = compact::outputs_of(&done).files;
     let stamper = Stamper { estate: uuid::Uuid::new_v4(), run: uuid::Uuid::now_v7() };
-    let (error, _) = compact::land(&lake, &place, &head, done, &stamper, 1).await.expect_err("the index was first");
+    let (error, _) = compact::land(&lake, &place, &head, done, (&stamper, 1), &squire_lake::commit::nobody_to_ask)
+        .await
+        .expect_err("the index was first");
     assert_eq!(error.kind(), Kind::Conflict, "{error}");
     let left = compact::discard(&place, stored.read(&slice, &uri).expect("it fits")).await;
     assert!(left > 0, "nor does giving it up");
