@@ -165,31 +165,38 @@ fn foreign_commits(look: &Look) -> Option<String> {
 /// The health of the indices, and what they do to compaction.
 fn of_indices(look: &Look, governance: &Governance, target_bytes: u64) -> Vec<Finding> {
     let mut out = Vec::new();
-    let mut add = |kind, detail: String| out.push(Finding::new(kind, FindingSubject::dataset(&look.uri), detail));
+    let of = |kind, detail: String| Finding::new(kind, FindingSubject::dataset(&look.uri), detail);
+    let mut add = |finding: Finding| out.push(finding);
     for index in &look.indices {
         let why = index.detail.clone().unwrap_or_default();
         match index.state {
-            State::Untrained => add(FindingKind::IndexUntrained, format!("{} waits for rows to train", index.name)),
-            State::Unreadable => add(FindingKind::IndexUnreadable, format!("{}: {why}", index.name)),
-            State::Unsupported => add(FindingKind::HeldOutFragments, format!("{}: {why}", index.name)),
+            State::Untrained => add(of(FindingKind::IndexUntrained, format!("{} waits for rows to train", index.name))),
+            State::Unreadable => add(of(FindingKind::IndexUnreadable, format!("{}: {why}", index.name))),
+            State::Unsupported => add(of(FindingKind::HeldOutFragments, format!("{}: {why}", index.name))),
+            State::Lagging if index.dead_rows > 0 => {
+                let detail = format!("{}: {why}, since somebody else's compaction", index.name);
+                let fix = "nothing: the next pass makes one segment of it, without them";
+                add(of(FindingKind::IndexLagging, detail).with_fix(fix));
+            }
             State::Lagging => {
-                add(FindingKind::IndexLagging, format!("{} rows are not in {}", index.unindexed_rows, index.name));
+                add(of(FindingKind::IndexLagging, format!("{} rows are not in {}", index.unindexed_rows, index.name)));
             }
             _ => {}
         }
     }
     for required in squire_lake::index::missing(&look.indices, &governance.policy.policy.required_indices) {
         let columns = required.columns.join(", ");
-        add(FindingKind::IndexMissing, format!("the policy requires {} on {columns}", required.kind));
+        add(of(FindingKind::IndexMissing, format!("the policy requires {} on {columns}", required.kind)));
     }
     let parted = parted(look, target_bytes);
     if parted > 0 {
         let detail = format!("{parted} small neighbours are in different index segments and cannot be merged");
-        add(FindingKind::IndexSegmentsBlockCompaction, detail);
+        add(of(FindingKind::IndexSegmentsBlockCompaction, detail));
     }
     let deferred = |i: &&_| squire_lake::index::is_frag_reuse(i);
     if look.head.indices.iter().find(deferred).is_some() {
-        add(FindingKind::FragmentReuseGrowth, "deferred index remaps are pending, and nothing trims them".into());
+        let detail = "deferred index remaps are pending, and nothing trims them";
+        add(of(FindingKind::FragmentReuseGrowth, detail.into()));
     }
     out
 }

@@ -298,6 +298,7 @@ mod tests {
             segments: built_from.iter().map(segment).collect(),
             indexed_rows: 1,
             unindexed_rows: 0,
+            dead_rows: 0,
             state,
             detail: None,
         }

@@ -34,7 +34,7 @@ pub const TRAINABLE_ROWS: u64 = 256;
 pub enum State {
     /// Every row is indexed, in few segments.
     Covered,
-    /// Rows are unindexed.
+    /// Rows are unindexed, or rows that are gone are still among the answers.
     Lagging,
     /// More segments than the bound.
     Segmented,
@@ -92,6 +92,9 @@ pub struct IndexInfo {
     pub indexed_rows: u64,
     /// Live rows in fragments that no segment covers.
     pub unindexed_rows: u64,
+    /// Rows that it holds beyond those that there are, where Lance does not mask them: they take places among its best k
+    /// (`compact/dead.rs`). 0 also where that cannot be told.
+    pub dead_rows: u64,
     /// Its state.
     pub state: State,
     /// Why, where the state needs words.
@@ -167,6 +170,7 @@ pub fn missing_states(present: &[IndexInfo], required: &[RequiredIndex], rows: u
         segments: Vec::new(),
         indexed_rows: 0,
         unindexed_rows: rows,
+        dead_rows: 0,
         state: State::Missing,
         detail: Some("the policy requires it, and the table does not have it".into()),
     };
@@ -256,6 +260,7 @@ async fn state_of(
         segments,
         indexed_rows: 0,
         unindexed_rows: 0,
+        dead_rows: 0,
         state: State::Covered,
         detail: None,
     };
@@ -278,8 +283,11 @@ async fn state_of(
     }
     if let Some(ds) = dataset {
         match statistics(ds, name).await {
-            Ok(Some(kind)) => info.kind = kind,
-            Ok(None) => {}
+            Ok(asked) => {
+                info.kind = asked.kind.unwrap_or(info.kind);
+                let held = asked.held.filter(|_| answers_unmasked(head, &info));
+                info.dead_rows = held.unwrap_or(0).saturating_sub(info.indexed_rows);
+            }
             Err(why) => {
                 info.state = State::Unreadable;
                 info.detail = Some(why);
@@ -288,6 +296,9 @@ async fn state_of(
         }
     }
     info.state = if info.unindexed_rows > 0 {
+        State::Lagging
+    } else if info.dead_rows > 0 {
+        info.detail = Some(format!("{} rows that it holds are gone and take places among its best", info.dead_rows));
         State::Lagging
     } else if info.segments.len() > info.segment_bound() {
         State::Segmented
@@ -306,17 +317,51 @@ fn columns(head: &Facts, parts: &[&IndexMetadata]) -> Vec<String> {
         .collect()
 }
 
-/// Asks the library for the statistics; gives the vector type's full name where it is one.
-async fn statistics(dataset: &Dataset, name: &str) -> std::result::Result<Option<String>, String> {
+/// Whether Lance answers with whatever the index holds (`index/prefilter.rs`): with stable row ids, where it covers all fragments and
+/// none that is gone or has a deletion file. And whether rows can be counted: one entry for each, as of texts and vectors that are
+/// no lists.
+fn answers_unmasked(head: &Facts, info: &IndexInfo) -> bool {
+    use arrow_schema::DataType as T;
+    let field = info.columns.first().and_then(|c| head.manifest.schema.field(c));
+    let single = match field.map(|f| f.data_type()) {
+        Some(T::Utf8 | T::LargeUtf8) => info.is_full_text(),
+        Some(T::FixedSizeList(..)) => info.is_vector(),
+        _ => false,
+    };
+    let there: RoaringBitmap = head.manifest.fragments.iter().filter_map(|f| u32::try_from(f.id).ok()).collect();
+    single
+        && head.manifest.uses_stable_row_ids()
+        && info.segments.iter().all(|s| s.fragments.is_some())
+        && info.covered() == there
+        && head.manifest.fragments.iter().all(|f| f.deletion_file.is_none())
+}
+
+/// What the library says of an index.
+struct Asked {
+    /// The vector type's full name, where it is one.
+    kind: Option<String>,
+    /// Entries over all segments, where it counts them: of partitions, or of documents. A null has none.
+    held: Option<u64>,
+}
+
+/// Asks the library for the statistics.
+async fn statistics(dataset: &Dataset, name: &str) -> std::result::Result<Asked, String> {
     match AssertUnwindSafe(dataset.index_statistics(name)).catch_unwind().await {
         Err(_) => Err("the library panicked when asked for its statistics".into()),
         Ok(Err(e)) => Err(e.to_string().lines().next().unwrap_or_default().to_string()),
         Ok(Ok(text)) => {
             let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-            let kind = value.get("index_type").and_then(|v| v.as_str()).unwrap_or_default();
-            Ok(kind.starts_with("IVF").then(|| kind.to_string()))
+            let kind = value["index_type"].as_str().unwrap_or_default();
+            let held = value["segments"].as_array().and_then(|segments| segments.iter().map(entries).sum());
+            Ok(Asked { kind: kind.starts_with("IVF").then(|| kind.to_string()), held })
         }
     }
+}
+
+/// The entries of one segment's statistics.
+fn entries(segment: &serde_json::Value) -> Option<u64> {
+    let partitions = || segment["partitions"].as_array()?.iter().map(|p| p["size"].as_u64()).sum();
+    segment["num_docs"].as_u64().or_else(partitions)
 }
 
 #[cfg(test)]
@@ -332,6 +377,7 @@ mod tests {
             segments: Vec::new(),
             indexed_rows: 0,
             unindexed_rows: 0,
+            dead_rows: 0,
             state: State::Covered,
             detail: None,
         };

@@ -60,6 +60,9 @@ fn anew(index: &IndexInfo) -> IndexWork {
 fn index_work(index: &IndexInfo) -> Option<IndexWork> {
     let segments = index.segments.len();
     let lagging = index.unindexed_rows > 0;
+    if index.dead_rows > 0 {
+        return Some(without_dead_rows(index));
+    }
     if !lagging && segments <= index.segment_bound() {
         return None;
     }
@@ -76,6 +79,13 @@ fn index_work(index: &IndexInfo) -> Option<IndexWork> {
         segments_after: segments - merge + 1,
         bytes: read.iter().map(|s| s.bytes).sum::<u64>() + new.unwrap_or(0),
     })
+}
+
+/// All segments in one, which leaves out the rows that are gone. Of a full-text index Lance's merge leaves out what is in no
+/// fragment, but not what an update moved to a fragment of another segment (lance, `index/append.rs`): that is built anew.
+fn without_dead_rows(index: &IndexInfo) -> IndexWork {
+    let action = if index.is_full_text() { IndexAction::Rebuild } else { IndexAction::Merge };
+    IndexWork { action, rows: 0, ..anew(index) }
 }
 
 /// About the bytes that the unindexed rows add, by those of the indexed ones; `None` where no row is unindexed.

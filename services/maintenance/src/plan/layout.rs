@@ -324,6 +324,9 @@ fn fold(index: &mut IndexInfo, work: &IndexWork, ids: RoaringBitmap, version: u6
     if index.state == State::Untrained {
         index.state = State::Covered;
     }
+    if keep == 0 {
+        index.dead_rows = 0;
+    }
     index.segments.truncate(keep);
     index.segments.push(Segment { uuid: Uuid::nil(), fragments: Some(ids - kept), bytes, built_from });
 }
@@ -340,7 +343,7 @@ fn recount(index: &mut IndexInfo, fragments: &[FragmentInfo]) {
         }
     }
     if index.can_fold() {
-        index.state = if index.unindexed_rows > 0 {
+        index.state = if index.unindexed_rows > 0 || index.dead_rows > 0 {
             State::Lagging
         } else if index.segments.len() > index.segment_bound() {
             State::Segmented

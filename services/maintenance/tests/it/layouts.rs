@@ -68,6 +68,7 @@ pub fn index(name: &str, kind: &str, segments: &[&[u32]], fragments: &[FragmentI
         segments,
         indexed_rows: 0,
         unindexed_rows: unindexed,
+        dead_rows: 0,
         state: if unindexed > 0 { State::Lagging } else { State::Covered },
         detail: None,
     }

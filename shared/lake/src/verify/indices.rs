@@ -228,7 +228,11 @@ fn filters(info: &IndexInfo, quoted: &str, values: &dyn Array) -> Vec<String> {
     out
 }
 
-/// Full text: each sampled term finds the same rows before and after, by content.
+/// As many of the best as a full-text index is asked for.
+const BEST: i64 = 10;
+
+/// Full text: each sampled term finds the same rows before and after, by content, and no fewer of the best. Which are the best is
+/// not compared: their order depends on how many documents the index holds and how long they are, which a fold changes.
 pub(super) async fn full_text(
     uri: &str,
     before: &Arc<Dataset>,
@@ -243,14 +247,21 @@ pub(super) async fn full_text(
     }
     let mut seconds = (0.0, 0.0);
     for term in &terms {
-        let (a, before_took) = search(before, column, term).await?;
-        let (b, after_took) = search(after, column, term).await?;
+        let (a, before_took) = search(before, column, term, None).await?;
+        let (b, after_took) = search(after, column, term, None).await?;
+        let n = |m: &BTreeMap<Vec<u8>, u64>| m.values().sum::<u64>();
         if a != b {
-            let n = |m: &BTreeMap<Vec<u8>, u64>| m.values().sum::<u64>();
             return Err(mismatch(
                 uri,
                 format!("full-text index {} found {} rows for one term before and {} after", info.name, n(&a), n(&b)),
             ));
+        }
+        let (a, _) = search(before, column, term, Some(BEST)).await?;
+        let (b, _) = search(after, column, term, Some(BEST)).await?;
+        let (a, b) = (n(&a), n(&b));
+        if b < a {
+            let what = format!("full-text index {} found {a} of the best {BEST} rows for one term before", info.name);
+            return Err(mismatch(uri, format!("{what} and {b} after: rows that are gone take their places")));
         }
         seconds.0 += before_took;
         seconds.1 += after_took;
@@ -282,12 +293,19 @@ fn terms(values: &dyn Array) -> Vec<String> {
 }
 
 /// The matching rows' indexed text, counted: scan order and row addresses may change, the set of rows may not.
-async fn search(dataset: &Arc<Dataset>, column: &str, term: &str) -> Result<(BTreeMap<Vec<u8>, u64>, f64)> {
+///
+/// Rows, and not their ids alone: an id of a row that is gone would be found.
+async fn search(
+    dataset: &Arc<Dataset>,
+    column: &str,
+    term: &str,
+    best: Option<i64>,
+) -> Result<(BTreeMap<Vec<u8>, u64>, f64)> {
     let uri = dataset.uri();
     let start = Instant::now();
     let query = FullTextSearchQuery::new(term.to_string()).with_column(column.to_string()).map_err(lance_error(uri))?;
     let mut scan = dataset.scan();
-    scan.full_text_search(query).map_err(lance_error(uri))?;
+    scan.full_text_search(query.limit(best)).map_err(lance_error(uri))?;
     scan.project(&[column]).map_err(lance_error(uri))?;
     in_little_memory(&mut scan);
     scan.disable_scoring_autoprojection();

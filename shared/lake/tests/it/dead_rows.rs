@@ -9,6 +9,7 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field};
 use lance::Dataset;
+use lance::dataset::optimize::{CompactionOptions, compact_files};
 use lance::dataset::{WriteMode, WriteParams};
 use lance::index::DatasetIndexExt;
 use lance::index::vector::VectorIndexParams;
@@ -16,16 +17,17 @@ use lance_index::IndexType;
 use lance_index::scalar::{FullTextSearchQuery, InvertedIndexParams};
 use lance_linalg::distance::MetricType;
 use squire_lake::compact::{self, Settings};
-use squire_lake::fold;
+use squire_lake::index::State;
 use squire_lake::oracle::{self, Leftovers};
 use squire_lake::stamp::Stamper;
+use squire_lake::{build, fold, verify};
 
 use super::support::*;
 
 /// Every third row is nearer to every query than all others, and about nothing but a harbour.
 async fn write(uri: &str, from: i64, rows: i64) {
     let ids = from..from + rows;
-    let words = |id: i64| if id % 3 == 0 { "harbour" } else { "harbour ledger copper signal archive" };
+    let words = |id: i64| if id % 3 == 0 { "harbour" } else { "harbour ledger copper signal tide" };
     let floats = ids.clone().flat_map(|id| [if id % 3 == 0 { 0.0 } else { 1.0 + id as f32 }; 4]);
     let item = Arc::new(Field::new("item", DataType::Float32, true));
     let vectors = FixedSizeListArray::new(item, 4, Arc::new(Float32Array::from_iter_values(floats)), None);
@@ -73,6 +75,7 @@ async fn rewrite(uri: &str) -> u64 {
         .await
         .expect("landed");
     assert_eq!(landed.dataset.fragments().len(), 1);
+    compared(uri, landed.after).await.expect("the same answers");
     landed.after - head.version_id()
 }
 
@@ -82,6 +85,28 @@ fn stamper() -> Stamper {
 
 async fn delete(uri: &str, predicate: &str) {
     Dataset::open(uri).await.expect("opened").delete(predicate).await.expect("deleted");
+}
+
+/// What the pass asks of a commit: the indices answer as they did one version before.
+async fn compared(uri: &str, after: u64) -> squire_lake::Result<verify::Checks> {
+    let rewrite = verify::Rewrite { before: after - 1, after, groups: Vec::new() };
+    verify::verify(&lake(), uri, &rewrite, &seen(uri).await.indices).await
+}
+
+/// Both indices over 400 rows; then every third row is gone.
+async fn indexed(uri: &str) {
+    write(uri, 0, 200).await;
+    write(uri, 200, 200).await;
+    let mut ds = Dataset::open(uri).await.expect("opened");
+    let text = InvertedIndexParams::default();
+    ds.create_index(&["body"], IndexType::Inverted, None, &text, true).await.expect("indexed");
+    let vectors = VectorIndexParams::ivf_flat(2, MetricType::L2);
+    ds.create_index(&["vector"], IndexType::Vector, None, &vectors, true).await.expect("indexed");
+}
+
+/// Rows of either index that are said to be dead.
+async fn dead(uri: &str) -> Vec<(String, u64, State)> {
+    seen(uri).await.indices.into_iter().map(|i| (i.name, i.dead_rows, i.state)).collect()
 }
 
 /// Indices that say to cover a fragment that is not there.
@@ -96,13 +121,7 @@ async fn covered_and_gone(uri: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_dead_in_an_index_takes_no_place_among_the_best() {
     let (_dir, uri) = place();
-    write(&uri, 0, 200).await;
-    write(&uri, 200, 200).await;
-    let mut ds = Dataset::open(&uri).await.expect("opened");
-    let text = InvertedIndexParams::default();
-    ds.create_index(&["body"], IndexType::Inverted, None, &text, true).await.expect("indexed");
-    let vectors = VectorIndexParams::ivf_flat(2, MetricType::L2);
-    ds.create_index(&["vector"], IndexType::Vector, None, &vectors, true).await.expect("indexed");
+    indexed(&uri).await;
     assert_eq!(rewrite(&uri).await, 2, "nothing is dead: reserved and rewritten");
 
     write(&uri, 400, 3).await;
@@ -136,4 +155,36 @@ async fn what_is_dead_in_an_index_takes_no_place_among_the_best() {
     assert_eq!(rewrite(&uri).await, 3, "the other one is marked again");
     assert_eq!(best(&uri).await, (live(60), 20));
     assert_eq!(oracle::check(&lake, &uri, Leftovers::None).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_else_compacted_is_told_and_one_segment_without_the_dead_rows_mends_it() {
+    let (_dir, uri) = place();
+    indexed(&uri).await;
+    delete(&uri, "id % 3 = 0").await;
+    let said = |text: u64, vector: u64| {
+        let state = |dead: u64| if dead > 0 { State::Lagging } else { State::Covered };
+        vec![("body_idx".to_string(), text, state(text)), ("vector_idx".to_string(), vector, state(vector))]
+    };
+    assert_eq!(dead(&uri).await, said(0, 0), "Lance masks by the deletion files");
+
+    let mut ds = Dataset::open(&uri).await.expect("opened");
+    compact_files(&mut ds, CompactionOptions::default(), None).await.expect("compacted");
+    let live: Vec<i64> = (0..).filter(|id| id % 3 != 0).take(20).collect();
+    let found = best(&uri).await;
+    assert!(found.0.len() < 20 && found.1 < 20, "Lance mends it itself by now: {found:?}");
+    assert_eq!(dead(&uri).await, said(134, 134));
+    let error = compared(&uri, ds.version_id()).await.expect_err("fewer of the best").to_string();
+    assert!(error.contains("comparing answers"), "{error}");
+
+    let (lake, head) = (lake(), Arc::new(ds));
+    let place = lake.place(&uri).await.expect("a place");
+    let text = seen(&uri).await.indices.into_iter().find(|i| i.is_full_text()).expect("an index");
+    let folded = vec![
+        build::anew(&lake, &place, &head, &text, 64 << 20).await.expect("built"),
+        fold::build(&lake, &head, "vector_idx", 1).await.expect("merged").expect("something to merge"),
+    ];
+    let after = fold::land(&lake, &place, &head, folded, &stamper(), 1).await.expect("landed");
+    compared(&uri, after.version_id()).await.expect("the same answers");
+    assert_eq!((dead(&uri).await, best(&uri).await), (said(0, 0), (live, 20)));
 }
