@@ -134,8 +134,17 @@ def one_row(path):
     append(path, 1, 7).create_scalar_index("id", "BTREE")
 
 
+def dead_in_indices(path):
+    """Lance's own compaction leaves the deleted rows among the best of both indices."""
+    ds = several(path, n=2, size=300, vector=True, enable_stable_row_ids=True)
+    ds.create_scalar_index("body", "INVERTED")
+    ds.create_index("vec", "IVF_PQ", num_partitions=2, num_sub_vectors=4)
+    lance.dataset(path).delete("id % 3 = 0")
+    lance.dataset(path).optimize.compact_files()
+
+
 KINDS = [v1_names, untrained_vector, trainable_vector, text_on_empty, segments_btree, segments_text, segments_vector, json_index,
-         extra_bases, skipping_indices, every_row_deleted, zero_rows, one_row]
+         extra_bases, skipping_indices, every_row_deleted, zero_rows, one_row, dead_in_indices]
 
 
 def many(path, n):

@@ -7,7 +7,8 @@
 //!
 //! So such an index is made to say that it covers a fragment that is gone, before the rewrite: an id that was reserved and that
 //! nobody can ever use. Lance then masks by the rows that are there, as it did for the deletion files. The next fold leaves the dead
-//! rows out, and of a full-text index the id, too; of a vector index Lance keeps it.
+//! rows out, and of a full-text index the id, too; of a vector index Lance keeps it. What somebody else's compaction left is found by
+//! counting (`index.rs`) and left out by the next pass.
 
 use std::collections::HashSet;
 use std::sync::Arc;
