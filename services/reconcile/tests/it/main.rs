@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod asked_again;
 mod bytes;
 mod contracts;
 mod namespaces;

@@ -201,4 +201,24 @@ async fn a_dropped_table_that_a_namespace_still_names_is_not_reclaimed() {
     python.ask("deregister", &namespace, json!({ "id": ["a", "b", "deep"] }));
     let (row, goes) = plan();
     assert!(!row.contains("managed_catalog") && goes, "{row}");
+    // It lies in quarantine. What of the namespace cannot be read may name it.
+    let control = at(&dir, "control");
+    let reclaim = |args: &[&str]| {
+        let (code, out, err) = output(&dir, &[&["reclaim"], args, &["--registry", &control, "-o", "json"]].concat());
+        (code, serde_json::from_str::<Value>(&out).unwrap_or_else(|e| panic!("{e}: {err}")))
+    };
+    let (code, applied) = reclaim(&["apply", "plan.json"]);
+    assert!(code == 0 && !deep.exists(), "{applied:#}");
+    let text = std::fs::read_to_string(dir.path().join("plan.json")).unwrap();
+    let id = serde_json::from_str::<Value>(&text).unwrap()["id"].as_str().unwrap().to_owned();
+    let files = std::fs::read_dir(at(&dir, "lake/__manifest/data")).unwrap().map(|e| e.unwrap().path());
+    let whole: Vec<_> = files.map(|file| (std::fs::read(&file).unwrap(), file)).collect();
+    whole.iter().for_each(|(bytes, file)| std::fs::write(file, vec![0; bytes.len()]).unwrap());
+    let purge = ["purge", &id, "--set", "grace.quarantine=0s"];
+    let (_, rows) = reclaim(&purge);
+    let why = rows[0]["forbidden"].to_string();
+    assert!(why.contains("managed_catalog") && why.contains("could not be read"), "{rows}");
+    whole.iter().for_each(|(bytes, file)| std::fs::write(file, bytes).unwrap());
+    let (code, rows) = reclaim(&purge);
+    assert!(code == 0 && rows[0]["gone"][0].as_u64() > Some(0), "{rows}");
 }

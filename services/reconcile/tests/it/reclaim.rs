@@ -13,21 +13,21 @@ use super::output;
 const DAY: u64 = 86_400;
 
 /// A lake with a registry and one table that has an orphan, a young file and a foreign one.
-struct Estate {
-    dir: tempfile::TempDir,
+pub(super) struct Estate {
+    pub(super) dir: tempfile::TempDir,
 }
 
-type Tree = BTreeMap<PathBuf, Vec<u8>>;
+pub(super) type Tree = BTreeMap<PathBuf, Vec<u8>>;
 
 impl Estate {
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         let out = Self { dir: tempfile::tempdir().unwrap() };
         std::fs::create_dir(out.path("lake")).unwrap();
         out.admin(&["init", &out.text("lake/_squire")]);
         out
     }
 
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let out = Self::empty();
         out.table("lake/orders", 3).await;
         out.orphan("lake/orders/data/one.lance");
@@ -38,19 +38,19 @@ impl Estate {
         out
     }
 
-    fn path(&self, rel: &str) -> PathBuf {
+    pub(super) fn path(&self, rel: &str) -> PathBuf {
         self.dir.path().join(rel)
     }
 
-    fn text(&self, rel: &str) -> String {
+    pub(super) fn text(&self, rel: &str) -> String {
         self.path(rel).to_str().unwrap().to_owned()
     }
 
-    fn uri(&self, rel: &str) -> String {
+    pub(super) fn uri(&self, rel: &str) -> String {
         squire_lake::uri::canonical(&self.text(rel)).unwrap()
     }
 
-    async fn table(&self, rel: &str, fragments: i64) -> Sample {
+    pub(super) async fn table(&self, rel: &str, fragments: i64) -> Sample {
         std::fs::create_dir_all(self.path(rel).parent().unwrap()).unwrap();
         let mut sample = Sample::new(self.uri(rel), Columns::default());
         for i in 0..fragments {
@@ -59,14 +59,14 @@ impl Estate {
         sample
     }
 
-    fn orphan(&self, rel: &str) {
+    pub(super) fn orphan(&self, rel: &str) {
         let path = self.path(rel);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, format!("nobody names {rel}")).unwrap();
         age(&path, 30);
     }
 
-    fn admin(&self, args: &[&str]) {
+    pub(super) fn admin(&self, args: &[&str]) {
         let (code, said) = self.try_admin(args);
         assert_eq!(code, 0, "{args:?}: {said}");
     }
@@ -84,7 +84,7 @@ impl Estate {
     }
 
     /// `reclaim VERB …` with the lake's registry.
-    fn reclaim(&self, args: &[&str]) -> (i32, String, String) {
+    pub(super) fn reclaim(&self, args: &[&str]) -> (i32, String, String) {
         let at = self.text("lake/_squire");
         let mut all = vec!["reclaim"];
         all.extend(args);
@@ -95,28 +95,28 @@ impl Estate {
     }
 
     /// The JSON that a verb prints.
-    fn json(&self, args: &[&str]) -> (i32, Value) {
+    pub(super) fn json(&self, args: &[&str]) -> (i32, Value) {
         let (code, out, err) = self.reclaim(&[args, &["-o", "json"]].concat());
         (code, serde_json::from_str(&out).unwrap_or_else(|e| panic!("{args:?}: {code}: {e}: {err}")))
     }
 
     /// Makes a plan of the lake; its id.
-    fn plan(&self) -> String {
+    pub(super) fn plan(&self) -> String {
         let (code, report) = self.json(&["plan", "lake", "--out", "plan.json"]);
         assert_eq!(code, 0, "{report:#}");
         self.plan_file().id.to_string()
     }
 
-    fn plan_file(&self) -> PlanFile<Value> {
+    pub(super) fn plan_file(&self) -> PlanFile<Value> {
         PlanFile::read_for(&self.path("plan.json"), PlanKind::Reclaim).unwrap()
     }
 
-    fn apply(&self) -> (i32, Value) {
+    pub(super) fn apply(&self) -> (i32, Value) {
         self.json(&["apply", "plan.json"])
     }
 
     /// Everything but the registry.
-    fn tree(&self) -> Tree {
+    pub(super) fn tree(&self) -> Tree {
         tree(&self.path("lake"))
     }
 
@@ -136,14 +136,14 @@ fn age(path: &Path, days: u64) {
     std::fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
 }
 
-fn age_all(dir: &Path, days: u64) {
+pub(super) fn age_all(dir: &Path, days: u64) {
     for path in tree(dir).keys() {
         age(&dir.join(path), days);
     }
 }
 
 /// Files with their bytes, relative; the registry, its marker and the probe's object left out.
-fn tree(dir: &Path) -> Tree {
+pub(super) fn tree(dir: &Path) -> Tree {
     let (mut out, mut queue) = (Tree::new(), vec![dir.to_path_buf()]);
     while let Some(at) = queue.pop() {
         for entry in std::fs::read_dir(&at).unwrap().flatten() {
@@ -160,7 +160,7 @@ fn tree(dir: &Path) -> Tree {
     out
 }
 
-fn row<'a>(report: &'a Value, end: &str) -> &'a Value {
+pub(super) fn row<'a>(report: &'a Value, end: &str) -> &'a Value {
     let rows = report["datasets"].as_array().unwrap();
     rows.iter().find(|d| d["uri"].as_str().unwrap().ends_with(end)).unwrap_or_else(|| panic!("{end}: {report:#}"))
 }
@@ -318,7 +318,7 @@ async fn a_purge_never_takes_what_somebody_names_by_now() {
     assert_eq!(Sample::ids(&lake(), &estate.uri("lake/orders"), None).await.unwrap(), [500, 501, 502, 503, 504]);
 }
 
-fn lake() -> squire_lake::Lake {
+pub(super) fn lake() -> squire_lake::Lake {
     squire_lake::Lake::new(std::sync::Arc::new(|_: &str| std::collections::HashMap::new()), 256 << 20)
 }
 
@@ -677,7 +677,7 @@ async fn a_purge_brings_back_what_a_clone_names_by_now() {
 }
 
 /// A lake with a table that was dropped and whose grace is over, and one that is live.
-async fn with_a_dropped_table() -> Estate {
+pub(super) async fn with_a_dropped_table() -> Estate {
     let estate = Estate::empty();
     let root = estate.text("lake");
     estate.admin(&["project", "create", "p"]);

@@ -1,0 +1,114 @@
+//! What a plan was right about when it was made is asked again when it is applied and when its quarantine is purged: one test for each
+//! question that nothing else asks.
+
+use serde_json::Value;
+use squire_lake::sample::{Sample, set_schema_metadata};
+
+use super::reclaim::*;
+
+/// The lake's two orphans lie in quarantine, past its grace.
+async fn in_quarantine() -> (Estate, String) {
+    let estate = Estate::new().await;
+    let id = estate.plan();
+    let (code, report) = estate.apply();
+    assert_eq!(code, 0, "{report:#}");
+    (estate, id)
+}
+
+fn purge(estate: &Estate, id: &str, more: &[&str]) -> (i32, Value) {
+    estate.json(&[&["purge", id, "--set", "grace.quarantine=0s"], more].concat())
+}
+
+/// Asserts that a purge refuses with these words and takes nothing.
+#[track_caller]
+fn stays(estate: &Estate, id: &str, more: &[&str], says: &str) {
+    let before = estate.tree();
+    let (_, rows) = purge(estate, id, more);
+    assert!(rows[0]["forbidden"].to_string().contains(says), "{says}: {rows}");
+    assert_eq!(estate.tree(), before, "{says}");
+}
+
+#[tokio::test]
+async fn a_purge_asks_who_may_delete_whose_the_table_is_and_how_long_a_write_takes() {
+    let (estate, id) = in_quarantine().await;
+    stays(&estate, &id, &["--set", "storage.delete.aws_access_key_id=\"\""], "no_delete_permission");
+    stays(&estate, &id, &["--set", "policy.longest_write=40d"], "not_due");
+    set_schema_metadata(&estate.path("lake/orders"), "omnigraph:internal_schema_version", "14").unwrap();
+    stays(&estate, &id, &[], "graph_owned");
+}
+
+/// Its own old version may name what lies in quarantine, and cannot be read.
+#[tokio::test]
+async fn a_purge_beside_a_version_of_its_own_that_cannot_be_read_takes_nothing() {
+    let (estate, id) = in_quarantine().await;
+    let first = estate.path("lake/orders/_versions").join(format!("{:020}.manifest", u64::MAX - 1));
+    let whole = std::fs::read(&first).unwrap();
+    std::fs::write(&first, &whole[..20]).unwrap();
+    stays(&estate, &id, &[], "references_incomplete");
+    std::fs::write(&first, &whole).unwrap();
+    let (code, rows) = purge(&estate, &id, &[]);
+    assert_eq!((code, rows[0]["gone"][0].as_u64()), (0, Some(2)), "{rows}");
+}
+
+/// Nothing lies at its place any more, and what cannot be read may read of it.
+#[tokio::test]
+async fn a_purge_of_a_table_that_is_away_needs_all_the_rest_of_the_estate() {
+    let (estate, id) = in_quarantine().await;
+    estate.table("lake/kept", 1).await;
+    std::fs::rename(estate.path("lake/orders"), estate.path("away")).unwrap();
+    let versions = estate.path("lake/unread/_versions");
+    std::fs::create_dir_all(&versions).unwrap();
+    std::fs::write(versions.join("18446744073709551614.manifest"), "no manifest").unwrap();
+    stays(&estate, &id, &[], "references_incomplete");
+}
+
+/// A version is back whose file lies in quarantine and is not what it was: it cannot come back, and must not go either.
+#[tokio::test]
+async fn a_purge_keeps_the_copy_of_what_is_named_and_cannot_come_back() {
+    let estate = Estate::empty();
+    let mut sample = estate.table("lake/orders", 2).await;
+    sample.overwrite(5, 500).await.unwrap();
+    let head = estate.path("lake/orders/_versions").join(format!("{:020}.manifest", u64::MAX - 3));
+    let bytes = std::fs::read(&head).unwrap();
+    std::fs::remove_file(&head).unwrap();
+    age_all(&estate.path("lake/orders/data"), 30);
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    std::fs::write(&head, &bytes).unwrap();
+    let folder = estate.path("lake/_squire_quarantine").join(&id).join("orders/data");
+    let copy = std::fs::read_dir(folder).unwrap().flatten().next().unwrap().path();
+    let whole = std::fs::read(&copy).unwrap();
+    let then = std::fs::metadata(&copy).unwrap().modified().unwrap();
+    std::fs::write(&copy, &whole[1..]).unwrap();
+    let (code, rows) = purge(&estate, &id, &[]);
+    assert_eq!((code, rows[0]["failed"].as_array().unwrap().len()), (3, 1), "{rows}");
+    assert_eq!(std::fs::read(&copy).unwrap(), whole[1..], "{rows}");
+    std::fs::write(&copy, &whole).unwrap();
+    std::fs::File::options().write(true).open(&copy).unwrap().set_modified(then).unwrap();
+    purge(&estate, &id, &[]);
+    assert_eq!(Sample::ids(&lake(), &estate.uri("lake/orders"), None).await.unwrap().len(), 5);
+}
+
+/// A write may take longer by now than when the plan was made.
+#[tokio::test]
+async fn an_apply_lets_nothing_of_a_dropped_table_go_that_is_younger_than_a_write_takes() {
+    let estate = with_a_dropped_table().await;
+    estate.plan();
+    let before = estate.tree();
+    let (code, report) = estate.json(&["apply", "plan.json", "--set", "policy.longest_write=40d"]);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(row(&report, "/orders")["outcome"].to_string().contains("is younger than"), "{report:#}");
+    assert_eq!(estate.tree(), before);
+    assert_eq!(estate.apply().0, 0);
+    assert!(!estate.path("lake/orders").exists());
+}
+
+/// What was put on the name of a dropped table while its bytes lie in quarantine.
+#[tokio::test]
+async fn a_purge_asks_what_keeps_a_dropped_table_by_its_name() {
+    let estate = with_a_dropped_table().await;
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    estate.admin(&["block", "add", "namespace/n", "--reason", "a reader"]);
+    stays(&estate, &id, &[], "blocked");
+}
