@@ -112,3 +112,37 @@ async fn a_purge_asks_what_keeps_a_dropped_table_by_its_name() {
     estate.admin(&["block", "add", "namespace/n", "--reason", "a reader"]);
     stays(&estate, &id, &[], "blocked");
 }
+
+/// A bucket that shows nothing live is not the one that it was, or not there.
+#[tokio::test]
+async fn a_purge_that_sees_nothing_live_takes_nothing() {
+    let (estate, id) = in_quarantine().await;
+    std::fs::rename(estate.path("lake/orders"), estate.path("away")).unwrap();
+    let before = estate.tree();
+    let (code, _, err) = estate.reclaim(&["purge", &id, "--set", "grace.quarantine=0s"]);
+    assert!(code == 3 && err.contains("empty_scan"), "{code}: {err}");
+    assert_eq!(estate.tree(), before);
+}
+
+#[tokio::test]
+async fn nothing_is_planned_of_a_table_whose_head_needs_what_is_not_there() {
+    let estate = Estate::new().await;
+    let mut files: Vec<_> = tree(&estate.path("lake/orders/data")).into_keys().collect();
+    files.retain(|name| !["one.lance", "young.lance"].contains(&name.to_str().unwrap()));
+    std::fs::remove_file(estate.path("lake/orders/data").join(&files[0])).unwrap();
+    let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+    assert!(row(&report, "/orders")["outcome"].to_string().contains("unhealthy"), "{report:#}");
+    assert!(estate.plan_file().items().is_empty());
+}
+
+/// The first write below a root leaves the estate's mark there: whoever comes with another registry is told.
+#[tokio::test]
+async fn a_root_with_a_quarantine_carries_the_mark_of_its_estate() {
+    let estate = Estate::new().await;
+    estate.plan();
+    let mark = estate.path("lake/.squire-estate");
+    let _ = std::fs::remove_file(&mark);
+    assert_eq!(estate.apply().0, 0);
+    let id = estate.plan_file().estate.unwrap().to_string();
+    assert!(std::fs::read_to_string(&mark).unwrap().contains(&id));
+}

@@ -24,12 +24,16 @@ struct OnS3<'s> {
 
 impl<'s> OnS3<'s> {
     fn empty(server: &'s Server, prefix: &'static str) -> Self {
+        Self::with_registry(server, prefix, |_| format!("s3://lake/{prefix}/_squire"))
+    }
+
+    fn with_registry(server: &'s Server, prefix: &'static str, at: impl Fn(&tempfile::TempDir) -> String) -> Self {
         let (dir, proxy) = (tempfile::tempdir().unwrap(), Proxy::ageing(server.endpoint()));
-        let root = format!("s3://lake/{prefix}");
-        let config = format!("[registry]\nroot = \"{root}/_squire\"\n{}", server.storage(Some(&proxy.endpoint())));
+        let registry = at(&dir);
+        let config = format!("[registry]\nroot = \"{registry}\"\n{}", server.storage(Some(&proxy.endpoint())));
         std::fs::write(dir.path().join("squire.toml"), config).unwrap();
         let out = Self { dir, server, proxy, bucket: server.bucket(), prefix };
-        out.admin(&["init", &format!("{root}/_squire")]);
+        out.admin(&["init", &registry]);
         out
     }
 
@@ -42,9 +46,13 @@ impl<'s> OnS3<'s> {
     /// With a table of three versions, 60 rows, and leftovers.
     fn new(server: &'s Server, prefix: &'static str) -> Self {
         let out = Self::empty(server, prefix);
-        server.pylance("write", &out.uri("orders"), json!({"rows_each": 20, "appends": 3}));
-        out.write("orders", STRAYS.map(|path| (path.to_string(), Bytes::from(format!("bytes of {path}")))).into());
+        out.orders_with_leftovers();
         out
+    }
+
+    fn orders_with_leftovers(&self) {
+        self.server.pylance("write", &self.uri("orders"), json!({"rows_each": 20, "appends": 3}));
+        self.write("orders", STRAYS.map(|path| (path.to_string(), Bytes::from(format!("bytes of {path}")))).into());
     }
 
     fn uri(&self, name: &str) -> String {
@@ -277,5 +285,22 @@ fn credentials_that_may_not_delete_leave_everything_at_its_place() {
     assert_eq!(listed[0]["objects"], 1, "{listed}");
     let (code, undone) = estate.json(&["undo", &id]);
     assert_eq!((code, &undone[0]["stayed"]), (0, &json!(1)), "{undone}");
+    assert!(estate.orders() == before && estate.quarantine().is_empty());
+}
+
+/// The registry is elsewhere, and the tables' own store ignores the condition of a write.
+#[test]
+fn a_store_that_lies_about_put_if_absent_lets_nothing_go() {
+    let name = "a_store_that_lies_about_put_if_absent_lets_nothing_go";
+    let Some(server) = Server::start(name, &["--liar"]) else { return };
+    let estate = OnS3::with_registry(&server, "liar", |dir| dir.path().join("control").to_str().unwrap().to_owned());
+    estate.orders_with_leftovers();
+    let before = estate.orders();
+    estate.plan();
+    let (code, report) = estate.json(&["apply", "plan.json"]);
+    assert_eq!(code, 3, "{report:#}");
+    let row =
+        report["datasets"].as_array().unwrap().iter().find(|d| d["uri"] == estate.uri("orders").as_str()).unwrap();
+    assert!(row["outcome"].to_string().contains("put-if-absent"), "{row:#}");
     assert!(estate.orders() == before && estate.quarantine().is_empty());
 }
