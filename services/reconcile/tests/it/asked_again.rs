@@ -109,7 +109,13 @@ async fn a_purge_asks_what_keeps_a_dropped_table_by_its_name() {
     let estate = with_a_dropped_table().await;
     let id = estate.plan();
     assert_eq!(estate.apply().0, 0);
-    estate.admin(&["block", "add", "namespace/n", "--reason", "a reader"]);
+    let (_, said) = estate.try_admin(&["block", "add", "namespace/n", "--reason", "a reader"]);
+    stays(&estate, &id, &[], "blocked");
+    estate.admin(&["block", "remove", said.split_whitespace().nth(1).unwrap()]);
+    // Undropped, blocked, and dropped again: the block went into the trash with it.
+    estate.admin(&["trash", "undrop", "table/n/orders"]);
+    estate.admin(&["block", "add", "table/n/orders", "--reason", "a reader", "--version", "1"]);
+    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
     stays(&estate, &id, &[], "blocked");
 }
 

@@ -71,7 +71,7 @@ impl Estate {
         assert_eq!(code, 0, "{args:?}: {said}");
     }
 
-    fn try_admin(&self, args: &[&str]) -> (i32, String) {
+    pub(super) fn try_admin(&self, args: &[&str]) -> (i32, String) {
         let binary = assert_cmd::cargo::cargo_bin("squire-reconcile").with_file_name("squire-registry");
         let mut all = args.to_vec();
         let at = self.text("lake/_squire");

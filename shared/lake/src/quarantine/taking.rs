@@ -6,7 +6,7 @@ use std::future::Future;
 use chrono::{DateTime, Utc};
 use futures::stream::{self, StreamExt};
 
-use super::watch::{Watch, is_named};
+use super::watch::{News, Watch, is_named};
 use super::{Erased, Quarantine, Returned, Took, erased};
 use crate::classes::{Ages, Class, Classes, kept};
 use crate::clean::delete;
@@ -119,9 +119,9 @@ where
         let mut batch: Vec<&Item> = batch.iter().collect();
         if n > 0 {
             let Some(keep) = may_go(out, &mut allowed).await else { return Ok(()) };
-            let news = watch.news(&place).await?;
-            if let Some(why) = work.objection(&news, &watch) {
-                out.stopped = Some(why);
+            // What came since the last batch may also name what went with that one.
+            let news = work.look_again(out, &place, &prefix, &mut watch, (&[], &mut went)).await?;
+            if out.stopped.is_some() {
                 return Ok(());
             }
             batch.retain(|item| {
@@ -285,15 +285,6 @@ impl Work<'_> {
         Ok(None)
     }
 
-    /// Why a later batch may not begin.
-    fn objection(&self, news: &super::watch::News, watch: &Watch) -> Option<String> {
-        match (&news.blind, self.rule) {
-            (Some(why), _) => Some(format!("a manifest that came meanwhile cannot be read: {why}")),
-            (None, Rule::Whole) => self.came(watch).map(|path| format!("somebody wrote to it meanwhile: {path}")),
-            (None, Rule::Orphans(_)) => None,
-        }
-    }
-
     fn came(&self, watch: &Watch) -> Option<String> {
         let planned: BTreeSet<&str> = self.items.iter().map(|i| i.path.as_str()).collect();
         watch.paths().find(|path| !planned.contains(path)).map(String::from)
@@ -334,7 +325,7 @@ impl Work<'_> {
         gone
     }
 
-    /// HEAD and the refs once more: what a manifest that came meanwhile names is brought back at once.
+    /// HEAD and the refs once more: what a manifest that came meanwhile names of all that went is brought back at once. What came.
     async fn look_again(
         &self,
         out: &mut Taken,
@@ -342,7 +333,7 @@ impl Work<'_> {
         prefix: &str,
         watch: &mut Watch,
         (gone, went): (&[String], &mut Vec<String>),
-    ) -> Result<()> {
+    ) -> Result<News> {
         let news = match watch.news(place).await {
             Ok(news) => news,
             Err(e) => {
@@ -359,15 +350,15 @@ impl Work<'_> {
                 }
                 out.stopped = Some(format!("somebody wrote to it meanwhile: {path}"));
             }
-            return Ok(());
+            return Ok(news);
         }
         let (named, still): (Vec<String>, Vec<String>) = went.drain(..).partition(|path| news.names(path));
         *went = still;
         self.bring_back(out, prefix, &named).await;
-        if let Some(why) = news.blind {
+        if let Some(why) = &news.blind {
             out.stopped = Some(format!("a manifest that came meanwhile cannot be read: {why}"));
         }
-        Ok(())
+        Ok(news)
     }
 
     /// Everything of the plan that lies in the quarantine comes back.

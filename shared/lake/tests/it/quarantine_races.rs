@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use squire_lake::faults::{Fault, Operation};
-use squire_lake::quarantine::{Quarantine, Returned, Rule, Taken, Work, erase_marked, take_away};
+use squire_lake::quarantine::{Item, Quarantine, Returned, Rule, Taken, Work, erase_marked, take_away};
 use squire_lake::rate::Rate;
 
 use super::quarantine::*;
@@ -98,6 +98,63 @@ async fn what_is_named_between_two_batches_stays() {
     take_away(&mut taken, &work, allowed).await.expect("taken");
     assert_eq!((taken.moved.0, paths(&taken.left)), (1, vec![items[1].path.as_str()]), "{taken:?}");
     assert!(seen(&uri).await.missing.is_empty());
+}
+
+/// The manifest lands once the first batch has been looked at again, and names what went with it: that comes back, before the next
+/// batch is taken. Of a dropped table nothing more goes then.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_manifest_between_two_batches_names_of_the_first_comes_back() {
+    for whole in [false, true] {
+        let (dir, uri) = place();
+        let mut sample = table(&uri, 1, 10).await;
+        let root = dir.path().join("t");
+        let mut late = root.join(&seen(&uri).await.versions().last().expect("HEAD").1.path);
+        if whole {
+            // A commit on top, which somebody makes while the dropped table goes.
+            sample.delete("id = 3").await.expect("deleted");
+            late = root.join(&seen(&uri).await.versions().last().expect("HEAD").1.path);
+        } else {
+            sample.overwrite(5, 500).await.expect("overwritten");
+        }
+        let bytes = std::fs::read(&late).expect("read");
+        std::fs::remove_file(&late).expect("removed");
+        let month = std::time::SystemTime::now() - Duration::from_secs(30 * DAY);
+        for name in tree(&root).keys() {
+            let file = std::fs::File::options().write(true).open(root.join(name)).expect("there");
+            file.set_modified(month).expect("touched");
+        }
+        super::classes::plant(&root.join("data/~.lance"), 30 * DAY);
+        let look = seen(&uri).await;
+        let item = |e: &squire_lake::listing::Entry| Item { path: e.path.clone(), bytes: e.size, modified: e.modified };
+        let mut items: Vec<Item> = match whole {
+            true => look.listing.entries.iter().map(item).collect(),
+            false => orphans(&look),
+        };
+        // By its path the data file of the late manifest is the first batch.
+        items.sort_by_key(|i| (!i.path.starts_with("data/"), i.path.clone()));
+        if whole {
+            items.retain(|i| i.path.starts_with("data/") || i.path.starts_with("_versions/"));
+        }
+        let before = tree(&root);
+        let (lake, rate, at) = (lake(), Rate::new(10_000), root_of(&dir));
+        let quarantine = Quarantine::open(&lake, &at, PLAN).await.expect("opened");
+        let rule = if whole { Rule::Whole } else { Rule::Orphans(ages()) };
+        let work = Work { lake: &lake, uri: &uri, items: &items, rule, quarantine: &quarantine, rate: &rate };
+        let asked = AtomicUsize::new(0);
+        let allowed = || {
+            if asked.fetch_add(1, Ordering::SeqCst) == 1 {
+                std::fs::write(&late, &bytes).expect("landed");
+            }
+            async { Ok(nobody()) }
+        };
+        let mut taken = Taken::default();
+        take_away(&mut taken, &work, allowed).await.expect("taken");
+        assert_eq!(taken.restored, [items[0].path.clone()], "{whole}: {taken:?}");
+        let stopped = taken.stopped.as_ref().is_some_and(|why| why.contains("somebody wrote to it meanwhile"));
+        assert_eq!((stopped, taken.moved.0 == 1), (whole, whole), "{taken:?}");
+        assert!(before.iter().filter(|_| whole).all(|(path, _)| root.join(path).exists()), "{taken:?}");
+        assert!(seen(&uri).await.missing.is_empty());
+    }
 }
 
 /// It may name anything: what went comes back, and nothing more goes.
