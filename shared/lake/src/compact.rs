@@ -183,6 +183,7 @@ async fn rewrite(
     if copy {
         let own = task.options.compaction_mode.replace(CompactionMode::TryBinaryCopy);
         match task.execute(dataset).await.map_err(|e| Error::lance("copying pages", dataset.uri(), e)) {
+            // Column buffers of unlike encodings (`optimize/binary_copy.rs`), which no writer of Lance 14 makes: no test gets here.
             Err(e) if e.kind() == Kind::Permanent => {
                 tracing::warn!(dataset = dataset.uri(), error = %e, "its pages cannot be copied; its rows are rewritten");
                 task.options.compaction_mode = own;

@@ -223,6 +223,7 @@ impl Part<'_> {
             if let Some(Row::Dataset(facts)) = survey.rows.get(self.dataset) {
                 super::plan::owned_by_lance(facts, survey.around(self.dataset))?;
             }
+            // `take_away` asks for it again and takes nothing either: here the refusal has its name, and no claim is taken.
             if let KeepSet::Incomplete(why) = survey.graph.keep_set(self.dataset) {
                 return Err(Forbidden::Refused(StepReason::ReferencesIncomplete, why.join("; ")));
             }
@@ -235,10 +236,14 @@ impl Part<'_> {
         if let Some(Row::Dataset(facts)) = survey.rows.get(self.dataset) {
             made_anew(facts.newest.as_ref().map(|(path, at)| (path.as_str(), *at)), trash)?;
         }
+        // The look above sees the same, unless its manifests have gone already: then the plan alone tells when it was written.
         made_anew(self.items.iter().map(|i| (i.path.as_str(), i.modified)).max_by_key(|(_, at)| *at), trash)?;
         let ages = self.ages(&governance, Utc::now());
         if let Some(young) = self.items.iter().find(|i| !ages.old_enough(i.modified)) {
-            return Err(Forbidden::Skip(SkipReason::Trashed, format!("{} is younger than seven days", young.path)));
+            return Err(Forbidden::Skip(
+                SkipReason::Trashed,
+                format!("{} is younger than {}", young.path, super::plan::LEAST_AGE),
+            ));
         }
         Ok((governance, Some(trash.meta.id.clone())))
     }

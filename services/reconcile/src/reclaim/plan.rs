@@ -17,6 +17,9 @@ use super::survey::{Facts, Row, Survey};
 /// Why an object of a dropped table goes, as the plan says it.
 pub(crate) const DROPPED: &str = "its table was dropped and its grace is over";
 
+/// What an object must be older than, for people.
+pub(crate) const LEAST_AGE: &str = "seven days, or than the policy's longest_write";
+
 /// Why nothing of a dataset goes.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -183,6 +186,7 @@ pub(crate) fn owned_by_lance(facts: &Facts, around: Option<&str>) -> Result<(), 
 /// What the dataset itself forbids.
 fn unfit(facts: &Facts, around: Option<&str>) -> Result<(), Forbidden> {
     owned_by_lance(facts, around)?;
+    // The keep-set is incomplete then, too: this names the manifest.
     if let Some(path) = &facts.unreadable {
         return refuse(StepReason::UnreadableManifest, path.clone());
     }
@@ -282,7 +286,7 @@ fn judge(
     match young {
         Some(o) => skip(
             SkipReason::Trashed,
-            format!("{} was written on {}; nothing younger than seven days goes", o.path, day(o.modified)),
+            format!("{} was written on {}; nothing younger than {LEAST_AGE} goes", o.path, day(o.modified)),
         ),
         None => Ok(()),
     }

@@ -15,7 +15,9 @@ use uuid::Uuid;
 
 use super::ReconcileConfig;
 use super::apply::ask;
-use super::plan::{DROPPED, Forbidden, asked, carried, day, forbidden, object_path, owned_by_lance, sole_owner};
+use super::plan::{
+    DROPPED, Forbidden, LEAST_AGE, asked, carried, day, forbidden, object_path, owned_by_lance, sole_owner,
+};
 use super::run::{PURGE, Run};
 use super::store::{Begun, Stored, forget_part};
 use super::survey::{Row, Survey, bare, survey};
@@ -181,7 +183,7 @@ impl Part<'_> {
         // Its age is that of the object itself, as the plan has it: a copy is younger.
         let ages = Ages { now, longest_write: governance.policy.policy.longest_write.unwrap_or_default() };
         if let Some(young) = self.items().iter().find(|i| !ages.old_enough(i.modified)) {
-            return Err(Forbidden::Skip(SkipReason::NotDue, format!("{} is younger than seven days", young.path)));
+            return Err(Forbidden::Skip(SkipReason::NotDue, format!("{} is younger than {LEAST_AGE}", young.path)));
         }
         let refs = |why: String| Forbidden::Refused(StepReason::ReferencesIncomplete, why);
         match self.survey.rows.get(dataset) {
@@ -191,6 +193,7 @@ impl Part<'_> {
                     return Err(refs(why.clone()));
                 }
             }
+            // The keep-set is incomplete then, and refuses below as well; this says of which dataset.
             Some(Row::Failed(e)) => return Err(refs(e.to_string())),
             Some(Row::Nothing | Row::DeclaredOnly) | None => {}
         }
@@ -243,6 +246,7 @@ impl Part<'_> {
                 continue;
             }
             let rest = path.strip_prefix(prefix).unwrap_or(path);
+            // `restore` brought it back or said why not; this is the last question before a delete for good.
             if is_kept(keep, rest) && !purged.restored.iter().any(|back| back == rest) {
                 purged.failed.push((path.clone(), "somebody reads it, and it did not come back".into()));
                 continue;

@@ -221,6 +221,7 @@ impl Work<'_> {
                     let why = format!("it is {} now: {}", object.class.as_str(), object.reason);
                     out.left.push((item.path.clone(), why));
                 }
+                // Asked again before its copy, too: there it would be left in the end, here it costs no request.
                 Some(object) => match item.differs(object.bytes, object.modified) {
                     Some(why) => out.left.push((item.path.clone(), why)),
                     None => items.push(item.clone()),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use squire_lake::faults::{Fault, Operation};
 use squire_lake::quarantine::{Item, Quarantine, Returned, Rule, Taken, Work, erase_marked, take_away};
 use squire_lake::rate::Rate;
+use squire_lake::refs::KeepSet;
 
 use super::quarantine::*;
 use super::support::*;
@@ -42,6 +43,7 @@ async fn a_copy_that_is_not_the_same_lets_its_object_stay() {
         let (dir, items) = with_leftovers().await;
         let before = tree(&dir.path().join("t"));
         let copy = dir.path().join(format!("_squire_quarantine/{PLAN}/t/data/one.lance"));
+        let wrong_copy = copy.clone();
         let lake = faulty(move |operation, object| {
             // Asked for once it is there, to be compared.
             if operation == Operation::Get && object.ends_with("t/data/one.lance") && copy.exists() {
@@ -61,7 +63,24 @@ async fn a_copy_that_is_not_the_same_lets_its_object_stay() {
         assert_eq!((taken.moved.0, paths(&taken.failed)), (4, vec!["data/one.lance"]), "{taken:?}");
         let path = Path::new("data/one.lance");
         assert_eq!(tree(&dir.path().join("t")).get(path), before.get(path));
+        assert!(!wrong_copy.exists(), "what is no copy is not left where one is looked for");
     }
+}
+
+/// A run that was stopped left something else where the copy belongs: nothing is deleted for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_where_a_copy_belongs_is_compared_before_it_counts_as_one() {
+    let (dir, items) = with_leftovers().await;
+    let (before, file) = (tree(&dir.path().join("t")), dir.path().join("t/data/one.lance"));
+    let copy = dir.path().join(format!("_squire_quarantine/{PLAN}/t/data/one.lance"));
+    std::fs::create_dir_all(copy.parent().expect("a folder")).expect("made");
+    let bytes = std::fs::read(&file).expect("read");
+    std::fs::write(&copy, vec![b'?'; bytes.len()]).expect("written");
+    let (taken, done) = take(&lake(), &dir, &items, Rule::Orphans(ages()), u64::MAX).await;
+    done.expect("taken");
+    assert_eq!((taken.moved.0, std::fs::read(&copy).expect("read")), (5, bytes), "{taken:?}");
+    back(&dir).await;
+    assert_eq!(tree(&dir.path().join("t")), before);
 }
 
 /// The manifest lands once the first batch has been looked at again: its file is in the next batch, and stays.
@@ -155,6 +174,46 @@ async fn what_a_manifest_between_two_batches_names_of_the_first_comes_back() {
         assert!(before.iter().filter(|_| whole).all(|(path, _)| root.join(path).exists()), "{taken:?}");
         assert!(seen(&uri).await.missing.is_empty());
     }
+}
+
+/// Whatever came while it went cannot be seen, and may name it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_went_comes_back_where_the_look_after_it_fails() {
+    let (dir, items) = with_leftovers().await;
+    let before = tree(&dir.path().join("t"));
+    let gone = std::sync::atomic::AtomicBool::new(false);
+    let lake = faulty(move |operation, object| {
+        let own = !object.contains("_squire_quarantine");
+        if operation == Operation::Delete && own {
+            gone.store(true, Ordering::SeqCst);
+        }
+        let fails = operation == Operation::List && own && gone.load(Ordering::SeqCst);
+        if fails { Fault::Fail(std::io::ErrorKind::TimedOut) } else { Fault::Pass }
+    });
+    let (taken, done) = take(&lake, &dir, &items, Rule::Orphans(ages()), u64::MAX).await;
+    assert!(done.is_err(), "{taken:?}");
+    assert_eq!((taken.moved.0, taken.restored.len(), taken.lost.len()), (1, 1, 0), "{taken:?}");
+    assert_eq!(tree(&dir.path().join("t")), before);
+}
+
+/// An earlier run of the plan moved it, and a clone reads it by now: it is no leftover that has already gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_run_moved_and_a_clone_names_by_now_comes_back_in_the_next_run() {
+    let (dir, items) = with_leftovers().await;
+    take(&lake(), &dir, &items, Rule::Orphans(ages()), u64::MAX).await.1.expect("taken");
+    let (lake, rate, at) = (lake(), Rate::new(10_000), root_of(&dir));
+    let (uri, rule) = (format!("{at}/t"), Rule::Orphans(ages()));
+    let quarantine = Quarantine::open(&lake, &at, PLAN).await.expect("opened");
+    let work = Work { lake: &lake, uri: &uri, items: &items, rule, quarantine: &quarantine, rate: &rate };
+    let named = || async { Ok(KeepSet::Complete(BTreeSet::from(["data/one.lance".to_string()]))) };
+    let mut taken = Taken::default();
+    take_away(&mut taken, &work, named).await.expect("taken");
+    // With what belongs to it.
+    assert_eq!(
+        (taken.already, taken.restored),
+        (3, ["data/one.lance", "data/one/1 x%41.blob"].map(String::from).into())
+    );
+    assert!(dir.path().join("t/data/one.lance").exists());
 }
 
 /// It may name anything: what went comes back, and nothing more goes.
