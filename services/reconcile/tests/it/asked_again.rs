@@ -2,7 +2,7 @@
 //! question that nothing else asks.
 
 use serde_json::Value;
-use squire_lake::sample::{Sample, set_schema_metadata};
+use squire_lake::sample::{Sample, set_schema_metadata, set_unknown_flag};
 
 use super::reclaim::*;
 
@@ -151,4 +151,51 @@ async fn a_root_with_a_quarantine_carries_the_mark_of_its_estate() {
     assert_eq!(estate.apply().0, 0);
     let id = estate.plan_file().estate.unwrap().to_string();
     assert!(std::fs::read_to_string(&mark).unwrap().contains(&id));
+}
+
+/// What forbids a dataset is said by its own name, also where another rule would forbid it as well.
+#[tokio::test]
+async fn a_plan_says_what_forbids_a_dataset() {
+    let estate = Estate::new().await;
+    let refused = |says: &str| {
+        let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+        assert!(row(&report, "/orders")["outcome"].to_string().contains(says), "{says}: {report:#}");
+        assert!(estate.plan_file().items().is_empty(), "{says}");
+    };
+    let marker = estate.path("lake/orders/.lance-deregistered");
+    std::fs::write(&marker, "").unwrap();
+    refused("deregistered");
+    std::fs::remove_file(marker).unwrap();
+    estate.table("lake/orders/media/inner", 1).await;
+    refused("nested_dataset");
+    std::fs::remove_dir_all(estate.path("lake/orders/media/inner")).unwrap();
+    estate.plan();
+    assert_eq!(estate.plan_file().items().len(), 2);
+    set_unknown_flag(&estate.path("lake/orders")).unwrap();
+    refused("unknown_feature_flags");
+}
+
+/// What the registry says of a place, and what the table itself says.
+#[tokio::test]
+async fn a_plan_asks_warehouse_table_and_the_whole_estate() {
+    let estate = with_a_dropped_table().await;
+    let mut kept = Sample::open(&lake(), &estate.uri("lake/kept"), Default::default()).await.unwrap();
+    estate.orphan("lake/kept/data/one.lance");
+    let says = |table: &str| {
+        let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+        row(&report, table)["outcome"].to_string()
+    };
+    estate.admin(&["protection", "set", "estate", "no-drop"]);
+    assert!(says("/orders").contains("held"), "{}", says("/orders"));
+    assert!(says("/kept").contains("planned"), "no-drop keeps no leftovers: {}", says("/kept"));
+    estate.admin(&["protection", "unset", "estate"]);
+    estate.admin(&["warehouse", "deactivate", "warehouse/w"]);
+    assert!(says("/kept").contains("warehouse_inactive"), "{}", says("/kept"));
+    estate.admin(&["warehouse", "activate", "warehouse/w"]);
+    kept.config(&[("squire.pause_until", "9999-01-01")]).await.unwrap();
+    assert!(says("/kept").contains("pauses maintenance until"), "{}", says("/kept"));
+    kept.config(&[("squire.pause_until", "2020-01-01"), ("squire.maintain", "off")]).await.unwrap();
+    assert!(says("/kept").contains("opted_out"), "{}", says("/kept"));
+    kept.config(&[("squire.maintain", "on")]).await.unwrap();
+    assert!(says("/kept").contains("planned"), "{}", says("/kept"));
 }
