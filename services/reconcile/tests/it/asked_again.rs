@@ -199,3 +199,20 @@ async fn a_plan_asks_warehouse_table_and_the_whole_estate() {
     kept.config(&[("squire.maintain", "on")]).await.unwrap();
     assert!(says("/kept").contains("planned"), "{}", says("/kept"));
 }
+
+/// Its record in the trash is what allows the rest of it to go: it ends when nothing of it is left.
+#[tokio::test]
+async fn the_record_of_a_dropped_table_stays_while_anything_of_it_lies_at_its_place() {
+    let estate = with_a_dropped_table().await;
+    let id = estate.plan();
+    assert_eq!(estate.apply().0, 0);
+    let copy = estate.path("lake/_squire_quarantine").join(&id).join("orders/data");
+    let copy = std::fs::read_dir(copy).unwrap().flatten().next().unwrap().path();
+    let place = estate.path("lake/orders/data");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::copy(&copy, place.join(copy.file_name().unwrap())).unwrap();
+    let (code, rows) = purge(&estate, &id, &[]);
+    assert!(code == 0 && rows[0]["gone"][0].as_u64() > Some(3), "{rows}");
+    let (_, listed) = estate.try_admin(&["trash", "list"]);
+    assert!(listed.contains("orders"), "{listed}");
+}

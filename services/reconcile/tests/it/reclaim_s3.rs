@@ -90,8 +90,12 @@ impl<'s> OnS3<'s> {
 
     /// `apply`, while a test does something.
     fn applying(&self) -> Child {
+        self.running(&["apply", "plan.json"])
+    }
+
+    fn running(&self, args: &[&str]) -> Child {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin("squire-reconcile"));
-        command.env_clear().current_dir(self.dir.path()).args(["reclaim", "apply", "plan.json", "-o", "json"]);
+        command.env_clear().current_dir(self.dir.path()).arg("reclaim").args(args).args(["-o", "json"]);
         command.args(["--metrics-file", "metrics"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
@@ -265,6 +269,58 @@ fn a_clone_that_comes_while_it_goes_has_its_files_back() {
     assert_eq!(ended.status.code(), Some(3), "{report:#}");
     let read = server.pylance("read", &estate.uri("clone"), Value::Null);
     assert_eq!(read["rows"], 40, "{report:#}");
+}
+
+/// A dropped table is no longer its registry's alone once somebody has cloned it: all of it comes back.
+#[test]
+fn a_dropped_table_that_is_cloned_while_it_goes_comes_back_whole() {
+    let Some(server) = Server::shared("a_dropped_table_that_is_cloned_while_it_goes_comes_back_whole") else { return };
+    let estate = OnS3::empty(server, "dropped");
+    estate.admin(&["project", "create", "p"]);
+    estate.admin(&["warehouse", "create", "w", "--project", "p", "--root", "s3://lake/dropped"]);
+    estate.admin(&["namespace", "create", "namespace/n", "--warehouse", "w"]);
+    for name in ["orders", "kept"] {
+        server.pylance("write", &estate.uri(name), json!({"rows_each": 20, "appends": 2}));
+    }
+    server.pylance("clone", &estate.uri("orders"), json!({"to": "s3://lake/dropped-away/clone", "version": 2}));
+    let whole = estate.orders();
+    estate.admin(&["table", "create", "table/n/orders", "--location", "orders"]);
+    estate.admin(&["table", "drop", "table/n/orders", "--set", "grace.trash=0s", "--apply"]);
+    estate.plan();
+    let (gate, rule) = gated(deletes_of_orders("dropped"));
+    estate.proxy.set(rule);
+    let child = estate.applying();
+    gate.arrived();
+    estate.write("clone", estate.bucket.read("dropped-away/clone"));
+    gate.open();
+    let ended = child.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(3), "{report:#}");
+    assert!(estate.orders() == whole, "{report:#}");
+    assert_eq!(server.pylance("read", &estate.uri("clone"), Value::Null)["rows"], 40);
+}
+
+/// A purge asks the registry again for every hundred copies.
+#[test]
+fn a_freeze_that_comes_while_a_purge_goes_keeps_the_rest() {
+    let Some(server) = Server::shared("a_freeze_that_comes_while_a_purge_goes_keeps_the_rest") else { return };
+    let estate = OnS3::new(server, "purged");
+    let many = (0..120).map(|n| (format!("data/{n:03}.lance"), Bytes::from_static(b"left over")));
+    estate.write("orders", many.collect());
+    let (id, _) = estate.plan();
+    assert_eq!(estate.json(&["apply", "plan.json", "--set", "limits.delete_rate=10000"]).0, 0);
+    let held = estate.quarantine().len();
+    let (gate, rule) = gated(deletes_of_orders(&format!("purged/_squire_quarantine/{id}")));
+    estate.proxy.set(rule);
+    let child = estate.running(&["purge", &id, "--set", "grace.quarantine=0s"]);
+    gate.arrived();
+    estate.admin(&["protection", "set", "estate", "freeze"]);
+    gate.open();
+    let ended = child.wait_with_output().unwrap();
+    let rows: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((ended.status.code(), &rows[0]["gone"][0]), (Some(3), &json!(100)), "{rows}");
+    assert!(rows[0]["failed"].to_string().contains("frozen"), "{rows}");
+    assert!(estate.quarantine().len() >= held - 100);
 }
 
 #[test]
