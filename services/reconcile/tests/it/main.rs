@@ -5,6 +5,7 @@
 mod asked_again;
 mod bytes;
 mod contracts;
+mod indices;
 mod namespaces;
 mod reclaim;
 mod reclaim_s3;
