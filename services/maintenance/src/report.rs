@@ -379,10 +379,8 @@ fn findings(seen: &Seen<'_>) -> Vec<Finding> {
     for nested in &look.nested {
         add(FindingKind::NestedDataset, format!("a dataset lies inside, at {nested}"));
     }
-    for (name, tag) in look.tags.iter().filter(|(_, t)| t.branch.is_none()) {
-        if !look.versions().iter().any(|(_, m)| m.version == tag.version) {
-            add(FindingKind::DanglingTag, format!("tag {name} names version {}, which is gone", tag.version));
-        }
+    for (name, tag) in look.dangling_tags() {
+        add(FindingKind::DanglingTag, format!("tag {name} names version {}, which is gone", tag.version));
     }
     for index in &look.indices {
         match index.state {

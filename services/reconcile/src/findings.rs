@@ -118,8 +118,7 @@ fn of_metadata(look: &Look, damage: &Damage) -> Vec<Finding> {
     for nested in &look.nested {
         add(FindingKind::NestedDataset, format!("a dataset lies inside, at {nested}"));
     }
-    let versions: Vec<u64> = look.versions().iter().map(|(_, m)| m.version).collect();
-    for (name, tag) in look.tags.iter().filter(|(_, t)| t.branch.is_none() && !versions.contains(&t.version)) {
+    for (name, tag) in look.dangling_tags() {
         add(FindingKind::DanglingTag, format!("tag {name} names version {}, which is gone", tag.version));
     }
     let detached = look.manifests.iter().filter(|m| m.detached).count();

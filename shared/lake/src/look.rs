@@ -503,6 +503,18 @@ fn fragments(head: &Facts, listing: &Listing) -> Vec<FragmentInfo> {
 }
 
 impl Look {
+    /// Tags whose version is gone from the tree that they are on, by name.
+    pub fn dangling_tags(&self) -> impl Iterator<Item = (&String, &TagInfo)> {
+        let there = |tag: &TagInfo| {
+            let tree = match tag.branch.as_deref() {
+                None | Some("main") => String::new(),
+                Some(branch) => format!("tree/{branch}"),
+            };
+            self.manifests.iter().any(|m| !m.detached && m.tree == tree && m.version == tag.version)
+        };
+        self.tags.iter().filter(move |(_, tag)| !there(tag))
+    }
+
     /// Attached manifests of the main tree, oldest first, with their ordinals.
     pub fn versions(&self) -> Vec<(u32, &ManifestInfo)> {
         let mut out: Vec<(u32, &ManifestInfo)> = self

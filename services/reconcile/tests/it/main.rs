@@ -6,6 +6,7 @@ mod asked_again;
 mod bytes;
 mod contracts;
 mod indices;
+mod kinds;
 mod namespaces;
 mod reclaim;
 mod reclaim_s3;
