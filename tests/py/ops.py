@@ -91,9 +91,12 @@ class Ops:
         ds.update(values, where=where)
         return {"version": ds.version}
 
-    def do_config(self, uri, times=1):
-        """Versions without data."""
+    def do_config(self, uri, times=1, values=None):
+        """Versions without data; or keys of the table's own config, in one version."""
         ds = self.open(uri)
+        if values:
+            ds.update_config(values)
+            return {"version": ds.version}
         for i in range(times):
             ds.update_config({"note": str(i)})
         return {"version": ds.version}

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use chrono::Utc;
 use futures::FutureExt as _;
-use squire_lake::build::{self as lake_build, OnProgress, Progress};
+use squire_lake::build::{self as lake_build, Definition, OnProgress, Progress};
 use squire_lake::index::IndexInfo;
-use squire_lake::look::{Looked, look};
+use squire_lake::look::{Look, Looked, look};
 use squire_lake::{Kind, contain};
 use squire_registry::{Error, Job, JobState, Subject};
 use squire_service::admission::Admission;
@@ -147,7 +147,7 @@ pub fn percent(progress: &Progress) -> Option<u8> {
 }
 
 /// What there is to do, or how the job ends without anything being done.
-type Decided = Result<(String, Decision), Box<Outcome>>;
+type Decided = Result<(Arc<Look>, Decision), Box<Outcome>>;
 
 /// A panic of the library is this job's outcome.
 async fn contained<T>(tools: &Tools, ask: &Ask, work: impl Future<Output = T>) -> squire_lake::Result<T> {
@@ -183,20 +183,26 @@ async fn run(tools: &Tools, ask: &Ask, first: squire_lake::Result<Decided>) -> O
 }
 
 async fn once(tools: &Tools, decided: Decided) -> Applied {
-    let ended = |outcome: Outcome| Applied::Ended(Box::new(outcome));
-    let (uri, decision) = match decided {
+    let (look, decision) = match decided {
         Ok(decided) => decided,
-        Err(outcome) => return ended(*outcome),
+        Err(outcome) => return Applied::Ended(outcome),
     };
-    let (end, definition, index) = match decision {
-        Decision::Build(plan) => return Box::pin(apply::apply(tools, &plan)).await,
-        Decision::Landed(landed) => return ended(Box::pin(apply::finished(tools, *landed)).await),
-        Decision::Refused(refused) => (End::Refused(refused), None, None),
-        Decision::Present(definition, info) => (End::Present, Some(definition), Some(*info)),
-        Decision::Untrained(definition, info) => (End::Untrained, Some(definition), Some(*info)),
+    let ended = |end: End, definition: Option<Definition>, index: Option<IndexInfo>| {
+        let bytes = index.as_ref().map_or(0, IndexInfo::bytes);
+        let outcome = Outcome { uri: Some(look.uri.clone()), definition, index, bytes, ..Outcome::of(end) };
+        Applied::Ended(Box::new(outcome))
     };
-    let bytes = index.as_ref().map_or(0, IndexInfo::bytes);
-    ended(Outcome { uri: Some(uri), definition, index, bytes, ..Outcome::of(end) })
+    let mut applied = match decision {
+        Decision::Build(plan) => Box::pin(apply::apply(tools, &plan)).await,
+        Decision::Landed(landed) => Applied::Ended(Box::new(Box::pin(apply::finished(tools, *landed)).await)),
+        Decision::Refused(refused) => ended(End::Refused(refused), None, None),
+        Decision::Present(definition, info) => ended(End::Present, Some(definition), Some(*info)),
+        Decision::Untrained(definition, info) => ended(End::Untrained, Some(definition), Some(*info)),
+    };
+    if let Applied::Ended(outcome) = &mut applied {
+        outcome.lineage = look.lineage();
+    }
+    applied
 }
 
 /// Looks at the table, unless the registry alone forbids it: then no storage is touched.
@@ -229,8 +235,8 @@ async fn decide(tools: &Tools, ask: &Ask) -> Decided {
         Err(e) => return Err(Box::new(Outcome { uri: Some(uri), ..Outcome::failed(e.kind(), e.to_string()) })),
     };
     let governance = estate.govern(&snapshot, &looked);
-    let decision = plan::decide(ask, looked, governance, snapshot, config.estate.mode, tools.run, Utc::now()).await;
-    Ok((uri, decision))
+    let (mode, run, now) = (config.estate.mode, tools.run, Utc::now());
+    Ok((looked.clone(), plan::decide(ask, looked, governance, snapshot, mode, run, now).await))
 }
 
 fn transient(e: &Error) -> Kind {

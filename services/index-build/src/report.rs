@@ -36,6 +36,8 @@ pub struct Outcome {
     pub end: End,
     /// The dataset's canonical URI, once it is known.
     pub uri: Option<String>,
+    /// The name that the dataset declares, once it was looked at.
+    pub lineage: Option<String>,
     /// The definition, once it is decided.
     pub definition: Option<Definition>,
     /// The version that the build made.
@@ -64,6 +66,7 @@ impl Outcome {
         Self {
             end,
             uri: None,
+            lineage: None,
             definition: None,
             version: None,
             index: None,

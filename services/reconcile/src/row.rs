@@ -62,7 +62,7 @@ impl Visit for Rows {
             dataset,
             incomplete: findings::unread(look),
             deregistered: look.deregistered,
-            lineage: look.config().remove("lineage.dataset_id").filter(|_| look.reads.is_empty()),
+            lineage: look.lineage(),
             head: (look.version(), look.head.timestamp),
             objects: look.listing.entries.len() as u64,
             reads: look.reads.clone(),

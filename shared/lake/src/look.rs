@@ -538,6 +538,12 @@ impl Look {
         self.head.manifest.config.clone().into_iter().collect()
     }
 
+    /// The name that the dataset declares for itself (`lineage.dataset_id` in its config). None where it reads files of others: a
+    /// clone carries the config, and with it the name, of what it was made of.
+    pub fn lineage(&self) -> Option<String> {
+        self.reads.is_empty().then(|| self.head.manifest.config.get("lineage.dataset_id").cloned()).flatten()
+    }
+
     /// Bytes of the files that HEAD names, data, deletions and indices.
     pub fn live_bytes(&self) -> u64 {
         let head = self.head_ordinal();

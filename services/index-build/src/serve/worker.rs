@@ -230,7 +230,7 @@ async fn announce(
         run: job.run,
         job: Some(job.job.clone()),
         uri: outcome.uri.clone(),
-        lineage: None,
+        lineage: outcome.lineage.clone(),
         request: ask.message.clone(),
         reason: outcome.reason().filter(|_| !asked_only),
         detail: (!asked_only).then(|| outcome.says()),

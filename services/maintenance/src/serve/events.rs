@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use chrono::Utc;
 use serde::Serialize;
-use squire_lake::look::Look;
 use squire_service::bus::data::{PassData, PassRequested, PlanData, RecordData, VersionsData};
 use squire_service::bus::{Address, Event, EventType};
 use squire_service::config::Mode;
@@ -75,13 +74,12 @@ pub(super) async fn send_what_waits(daemon: &Daemon) {
     daemon.unsent.store(more, Ordering::SeqCst);
 }
 
-/// The name that a dataset declares, when it is its own: a clone carries its source's config.
-pub(super) fn lineage(case: &Case) -> Option<String> {
-    let look: &Look = match case {
-        Case::Planned(p) | Case::Skipped(_, Some(p)) => &p.look,
-        _ => return None,
-    };
-    look.reads.is_empty().then(|| look.config().get("lineage.dataset_id").cloned()).flatten()
+/// The name that a dataset declares, when it is its own.
+fn lineage(case: &Case) -> Option<String> {
+    match case {
+        Case::Planned(p) | Case::Skipped(_, Some(p)) => p.look.lineage(),
+        _ => None,
+    }
 }
 
 /// The events of a pass: one if material work was done, one on failure (design, "Record").

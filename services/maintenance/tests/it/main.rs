@@ -31,6 +31,7 @@ mod memory;
 mod odd;
 mod old_clients;
 mod outputs;
+mod per_bucket;
 mod plan_files;
 mod plan_laws;
 mod prediction;

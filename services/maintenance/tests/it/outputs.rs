@@ -43,6 +43,19 @@ async fn every_verb_writes_json_lines_and_a_metrics_file() {
     assert!(std::fs::read_to_string(&file).is_ok_and(|m| m.contains("squire_build_info")));
 }
 
+#[test]
+fn every_verb_is_completed_in_every_shell() {
+    let verbs = "plan show apply sweep why history runs serve tick config demo completion";
+    for shell in ["bash", "zsh", "fish"] {
+        let output = squire(&["completion", shell]);
+        assert_ok(&output, shell);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        for verb in verbs.split(' ') {
+            assert!(text.contains(verb), "{shell}: {verb}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_sweep_did_is_in_its_metrics() {
     let here = Here::new();

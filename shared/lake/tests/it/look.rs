@@ -63,12 +63,16 @@ async fn a_clone_reads_its_sources_files() {
     let (_dir, uri) = place();
     let clone = format!("{uri}-clone");
     let mut sample: Sample = table(&uri, 3, 10).await;
+    sample.config(&[("lineage.dataset_id", "acme/orders")]).await.expect("named");
     sample.clone_to(&clone).await.expect("cloned");
     let look = seen(&clone).await;
     assert!(look.fragments.iter().all(|f| f.external));
+    assert_eq!((look.config()["lineage.dataset_id"].as_str(), look.lineage()), ("acme/orders", None), "its source's");
     assert_eq!(look.reads.len(), 1);
     assert!(look.reads.keys().all(|t| t.may_be(&uri)));
-    assert!(seen(&uri).await.reads.is_empty());
+    let source = seen(&uri).await;
+    assert!(source.reads.is_empty());
+    assert_eq!(source.lineage().as_deref(), Some("acme/orders"));
 }
 
 async fn again(uri: &str, earlier: &Look) -> Look {

@@ -100,7 +100,9 @@ pub struct ProcessMetrics {
     pub claims_lost: IntCounter,
     /// `squire_invariant_violations_total{invariant}`.
     pub invariant_violations: IntCounterVec,
-    /// `squire_object_store_http_requests_total{bucket,operation,code}`.
+    /// `squire_object_store_http_requests_total{bucket,operation,code}`: the registry's requests alone. What Lance tells of its own
+    /// (`lance_object_store_*`) cannot be counted here: its calls carry no status, and one of them may be many requests (a list of
+    /// many pages, a read of many ranges); its answers carry a status and no operation, and only where it was 408, 429 or 5xx.
     pub http_requests: IntCounterVec,
     /// `squire_step_duration_seconds{step}`.
     pub step_duration: HistogramVec,
@@ -541,7 +543,7 @@ impl ProcessMetrics {
             ),
             http_requests: d.counters(
                 "squire_object_store_http_requests_total",
-                "HTTP requests to object stores, every attempt.",
+                "HTTP requests of the registry to its object stores, every attempt.",
                 &["bucket", "operation", "code"],
             ),
             step_duration: d.histograms(

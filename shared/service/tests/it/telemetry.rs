@@ -1,5 +1,7 @@
 //! Metrics.
 
+use std::collections::BTreeSet;
+
 use metrics::{counter, gauge, histogram};
 use squire_service::config::Mode;
 use squire_service::report::{FindingKind, Invariant, Outcome, ReportKind, Requests, SkipReason, StepOutcome};
@@ -56,6 +58,48 @@ fn every_metric_of_the_contract_is_declared() {
         assert!(text.contains(&format!("# TYPE squire_{name} ")), "{name}");
     }
     assert_eq!(text.matches("# TYPE squire_").count(), names.split_whitespace().count());
+}
+
+/// Name, type and help as the exposition has them; the labels' names where a series stands there.
+fn declared(text: &str) -> Vec<(&str, &str, &str, BTreeSet<&str>)> {
+    let described = text.lines().filter_map(|l| l.strip_prefix("# HELP squire_")?.split_once(' '));
+    let families = described.map(|(name, help)| {
+        let kind = text.lines().find_map(|l| l.strip_prefix("# TYPE squire_")?.strip_prefix(name)?.strip_prefix(' '));
+        let series = |l: &&str| {
+            l.strip_prefix("squire_")
+                .and_then(|l| l.strip_prefix(name))
+                .is_some_and(|l| ["{", " ", "_count"].iter().any(|next| l.starts_with(next)))
+        };
+        let line = text.lines().find(series).unwrap_or_else(|| panic!("no series of {name}"));
+        let labels = line.split(['{', ',']).skip(1).filter_map(|l| Some(l.split_once('=')?.0));
+        (name, kind.expect("a type"), help, labels.collect())
+    });
+    families.collect()
+}
+
+#[test]
+fn every_metric_and_every_alert_is_in_the_page_of_metrics() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let page = std::fs::read_to_string(format!("{root}/docs/metrics.md")).unwrap();
+    let m = Metrics::new();
+    m.show_fleet();
+    m.record(&report(ReportKind::Sweep, vec![worked("/lake/a", StepOutcome::Done)]));
+    m.http_requests.with_label_values(&["b", "get", "200"]).inc();
+    let text = m.exposition();
+    let found = declared(&text);
+    for (name, kind, help, labels) in &found {
+        let row = page.lines().find(|l| l.starts_with(&format!("| `squire_{name}` | ")));
+        let cells: Vec<&str> = row.unwrap_or_else(|| panic!("{name} has no row")).split(" | ").collect();
+        let told: BTreeSet<&str> = cells[1].split(['`', ',', ' ']).filter(|l| !l.is_empty()).collect();
+        assert_eq!((cells[2], cells[3], &told), (*kind, *help, labels), "{name}");
+    }
+    assert_eq!(page.matches("\n| `squire_").count(), found.len(), "rows of what is no metric");
+    for file in std::fs::read_dir(format!("{root}/chart/alerts")).unwrap() {
+        let Ok(rules) = std::fs::read_to_string(file.unwrap().path()) else { continue };
+        for alert in rules.lines().filter_map(|l| l.trim().strip_prefix("- alert: ")) {
+            assert!(page.contains(&format!("[{alert}](runbook.md#{})", alert.to_lowercase())), "{alert}");
+        }
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -84,9 +84,13 @@ fn what_an_administrator_changes_is_announced() {
         &["protection", "unset", table, "--reason", "it is over"],
         &["table", "drop", table, "--reason", "unused"],
         &["trash", "undrop", table],
+        &["block", "add", table, "--reason", "a migration"],
     ] {
         fleet.registry_command(args);
     }
+    let filed = fleet.events_of("block.filed");
+    assert_eq!(filed[0].data["reason"], "operator: a migration", "{filed:#?}");
+    fleet.registry_command(&["block", "remove", filed[0].data["id"].as_str().expect("its id")]);
     let said = |kind: &str| -> Vec<String> {
         fleet.events_of(kind).into_iter().map(|e| e.subject.unwrap_or_default()).collect()
     };
@@ -94,4 +98,5 @@ fn what_an_administrator_changes_is_announced() {
     assert_eq!(said("protection.changed"), [table; 2]);
     assert_eq!(said("table.dropped"), [table]);
     assert_eq!(said("table.undropped"), [table]);
+    assert_eq!((said("block.filed"), said("block.lifted")), (vec![table.to_owned()], vec![table.to_owned()]));
 }

@@ -19,4 +19,5 @@ mod required;
 mod rolling_upgrade;
 mod slices;
 mod stamps;
+mod told;
 mod verdicts;
