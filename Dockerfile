@@ -8,6 +8,8 @@ WORKDIR /src
 ENV CARGO_TARGET_DIR=/target
 # First the manifests with empty crates: what is compiled here is everybody else's code.
 COPY Cargo.toml Cargo.lock ./
+# Flags: with others in the second step everything would be compiled again. release.toml asks for processors with AVX2.
+COPY .cargo .cargo
 COPY shared/registry/Cargo.toml shared/registry/Cargo.toml
 COPY shared/registry/cli/Cargo.toml shared/registry/cli/Cargo.toml
 COPY shared/lake/Cargo.toml shared/lake/Cargo.toml
@@ -18,10 +20,10 @@ COPY services/index-build/Cargo.toml services/index-build/Cargo.toml
 COPY tests/e2e/Cargo.toml tests/e2e/Cargo.toml
 COPY tests/support/Cargo.toml tests/support/Cargo.toml
 COPY scripts/empty_crates.sh scripts/empty_crates.sh
-RUN scripts/empty_crates.sh && cargo build --release --workspace --bins --locked && scripts/empty_crates.sh --remove
+RUN scripts/empty_crates.sh && cargo --config .cargo/release.toml build --release --workspace --bins --locked && scripts/empty_crates.sh --remove
 # Then ours.
 COPY . .
-RUN find shared services tests -name '*.rs' -exec touch {} + && cargo build --release --workspace --bins --locked
+RUN find shared services tests -name '*.rs' -exec touch {} + && cargo --config .cargo/release.toml build --release --workspace --bins --locked
 
 # glibc, libgcc and certificates, and nothing else: no shell, no package manager.
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -71,13 +71,14 @@ LONG ?= 45m
 test-long: test old-clients $(NATS_SERVERS)
 	TEST_OLD_CLIENTS="$(CACHE)" TEST_NATS_SERVERS="$(subst $() $(),:,$(NATS_SERVERS))" timeout -k 30s $(LONG) env $(TESTS) -- --ignored
 
-# Its own release profile: Lance is compiled a second time, and CI never runs this.
+# Its own release profile: Lance is compiled a second time, and CI never runs this. Flags and processor are those of the image.
+RELEASE := cargo --config .cargo/release.toml
 bench: tools python
-	cargo build --profile bench --bin squire-maintenance --bin squire-reconcile --bin squire-index-build --bin squire-registry --example fleet-bench
+	$(RELEASE) build --profile bench --bin squire-maintenance --bin squire-reconcile --bin squire-index-build --bin squire-registry --example fleet-bench
 	"$(VENV)/bin/python" tests/bench/bench.py "$(CARGO_TARGET_DIR)/release/squire-maintenance"
 	"$(VENV)/bin/python" tests/bench/reconcile.py "$(CARGO_TARGET_DIR)/release/squire-reconcile"
 	"$(VENV)/bin/python" tests/bench/index_build.py "$(CARGO_TARGET_DIR)/release/squire-index-build" "$(CARGO_TARGET_DIR)/release/squire-registry"
-	TEST_PYTHON="$(VENV)/bin/python" cargo bench -p squire-registry --bench snapshot
+	TEST_PYTHON="$(VENV)/bin/python" $(RELEASE) bench -p squire-registry --bench snapshot
 	TEST_PYTHON="$(VENV)/bin/python" "$(CARGO_TARGET_DIR)/release/examples/fleet-bench"
 
 # A minute for each parser, from the seeds that are committed; what it finds lies under fuzz/artifacts.
