@@ -36,7 +36,7 @@ use neighbours::Around;
 pub use neighbours::Neighbours;
 
 /// Full looks at once: they wait for the store and use little of anything else, and a sweep begins with all of them.
-const LOOKS: usize = 16;
+const LOOKS: usize = 32;
 
 /// Which of the estate's datasets a run is about.
 #[derive(Debug, Clone, Default)]

@@ -17,7 +17,7 @@ pub const MAX_DEPTH: usize = 16;
 /// What is said of a folder that the walk did not enter.
 const TOO_DEEP: &str = "it lies deeper than 16 levels below the ROOT; name a ROOT nearer to it";
 /// Directories listed at once.
-const LISTS: usize = 16;
+const LISTS: usize = 64;
 /// The registry's reserved name.
 pub const RESERVED: &str = "_squire";
 /// The quarantine's reserved name.
@@ -97,21 +97,28 @@ fn hidden(name: &str) -> bool {
 /// # Errors
 /// When a folder above could not be listed.
 pub async fn enclosing(lake: &Lake, place: &str) -> Result<Option<String>> {
-    let mut at = place;
-    while let Some((above, last)) = at.rsplit_once('/') {
-        if last.is_empty() || above.ends_with('/') || !above.contains("://") {
-            return Ok(None);
+    // All at once, and believed in their order: the nearest one answers.
+    let mut folders = stream::iter(std::iter::successors(above(place), |at| above(at)))
+        .map(|folder| async move {
+            let found = match uri::local_path(folder) {
+                Some(path) => path.join("_versions").is_dir(),
+                None => has_versions(lake, folder).await?,
+            };
+            Ok(found.then(|| folder.to_string()))
+        })
+        .buffered(LISTS);
+    while let Some(folder) = folders.try_next().await? {
+        if folder.is_some() {
+            return Ok(folder);
         }
-        let found = match uri::local_path(above) {
-            Some(path) => path.join("_versions").is_dir(),
-            None => has_versions(lake, above).await?,
-        };
-        if found {
-            return Ok(Some(above.to_string()));
-        }
-        at = above;
     }
     Ok(None)
+}
+
+/// The folder that a place lies in; none above a root of the store.
+fn above(place: &str) -> Option<&str> {
+    let (above, last) = place.rsplit_once('/')?;
+    (!last.is_empty() && !above.ends_with('/') && above.contains("://")).then_some(above)
 }
 
 async fn has_versions(lake: &Lake, dir: &str) -> Result<bool> {

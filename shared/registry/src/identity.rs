@@ -1,6 +1,7 @@
 //! Which registry governs a root, and whether it is the right one.
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt as _};
 use uuid::Uuid;
 
 use crate::error::{Error, Kind, Result};
@@ -9,6 +10,8 @@ use crate::storage::{PutOutcome, Root, StorageOptions, canonical_uri, local_path
 
 /// The object in a root that says which estate the root belongs to: the estate's id as text.
 pub const MARKER: &str = ".squire-estate";
+/// Levels above a place that are asked at once.
+const LEVELS: usize = 16;
 /// Names in a root that discovery skips everywhere.
 pub const RESERVED: [&str; 2] = ["_squire", "_squire_quarantine"];
 
@@ -123,21 +126,26 @@ async fn marker_of(root: &Root) -> Result<Option<Uuid>> {
 /// # Errors
 /// As [`read_marker`].
 pub async fn markers_above(uri: &str, options: &StorageOptions) -> Result<Vec<(String, Uuid)>> {
+    let roots = std::iter::successors(Some(Root::open(uri, options)?), Root::parent);
+    // All at once: each pass asks, and they lie a few levels apart.
+    let mut asked = stream::iter(roots)
+        .map(|root| async move {
+            let marker = marker_of(&root).await;
+            (root, marker)
+        })
+        .buffered(LEVELS)
+        .enumerate();
     let mut out = Vec::new();
-    let mut at = Some(Root::open(uri, options)?);
-    let mut above = false;
-    while let Some(root) = at {
-        match marker_of(&root).await {
+    while let Some((level, (root, marker))) = asked.next().await {
+        match marker {
             Ok(Some(estate)) => out.push((root.uri().to_owned(), estate)),
             Ok(None) => {}
-            Err(e) if above && e.kind() == Kind::Permanent => {
+            Err(e) if level > 0 && e.kind() == Kind::Permanent => {
                 out_of_reach::<()>(&root, &e);
                 break;
             }
             Err(e) => return Err(e),
         }
-        above = true;
-        at = root.parent();
     }
     Ok(out)
 }
