@@ -145,6 +145,7 @@ impl Memory {
     ) -> Vec<(String, Unmoved)> {
         let mut picks = Vec::new();
         let mut governed = HashMap::new();
+        let basis = Basis::of(estate, settings);
         for uri in among {
             let Some(known) = self.get(uri) else { continue };
             let calm = states.get(uri).is_none_or(DatasetState::is_calm);
@@ -152,7 +153,7 @@ impl Memory {
                 continue;
             }
             let governance = bare(estate, uri);
-            if known.basis == basis(estate, settings, &governance) {
+            if known.basis == basis.of_dataset(&governance) {
                 governed.insert(uri.clone(), governance);
                 // No folder lists it, so only its own manifest says that it is still there.
                 let own = scope.unlisted.contains(uri) || asks_own(estate, uri, picks.len());
@@ -250,13 +251,22 @@ fn bare(estate: &Estate, uri: &str) -> Governance {
     estate.govern(&estate.snapshot, uri, &Default::default(), false)
 }
 
-/// The digest may differ between builds: then one full look is taken.
-fn basis(estate: &Estate, settings: &Settings, governance: &Governance) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let prices = &estate.config().prices;
-    let text = format!("{governance:?} {settings:?} {:?} {prices:?} {}", estate.flags, squire_service::VERSION);
-    text.hash(&mut hasher);
-    hasher.finish()
+/// Digests of all that governs a plan; they may differ between builds: then one full look is taken.
+struct Basis(DefaultHasher);
+
+impl Basis {
+    fn of(estate: &Estate, settings: &Settings) -> Self {
+        let mut hasher = DefaultHasher::new();
+        let prices = &estate.config().prices;
+        format!("{settings:?} {:?} {prices:?} {}", estate.flags, squire_service::VERSION).hash(&mut hasher);
+        Self(hasher)
+    }
+
+    fn of_dataset(&self, governance: &Governance) -> u64 {
+        let mut hasher = self.0.clone();
+        format!("{governance:?}").hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 /// Whether a look asks for HEAD's own manifest as well. On a local disk that costs no request; elsewhere each run takes its turn by
@@ -364,7 +374,7 @@ fn of_candidate(
     }
     Some(Known {
         mark,
-        basis: basis(estate, settings, &governance),
+        basis: Basis::of(estate, settings).of_dataset(&governance),
         due_at: due_at.min(longest(&candidate.uri, now)),
         not_due: !left_alone && skip.is_some(),
         shown: row.before,

@@ -4,6 +4,7 @@
 //! the quarantine) and `__…` names are skipped, the inside of a dataset is not entered (design, "Discovery").
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::DirEntry;
 use std::path::{Path as FsPath, PathBuf};
 
 use futures::TryStreamExt as _;
@@ -149,30 +150,33 @@ pub async fn discover_knowing(lake: &Lake, root: &str, known: &BTreeSet<String>)
     }
 }
 
+/// A folder that is still to be entered.
+struct Folder {
+    path: PathBuf,
+    /// Its canonical URI, where no link led to it: then it needs no resolving.
+    uri: Option<String>,
+    depth: usize,
+    below_hidden: bool,
+}
+
 fn walk_local(root: &FsPath) -> Found {
     let mut found = Found { exists: root.is_dir(), ..Found::default() };
     if !found.exists {
         return found;
     }
     let mut entered = BTreeSet::new();
-    let mut queue: Vec<(PathBuf, usize, bool)> = vec![(root.to_path_buf(), 0, false)];
-    while let Some((dir, depth, below_hidden)) = queue.pop() {
+    let mut queue = vec![Folder { path: root.to_path_buf(), uri: None, depth: 0, below_hidden: false }];
+    while let Some(Folder { path, uri, depth, below_hidden }) = queue.pop() {
         // A symlink and its target are one place; a loop of links ends here too.
-        let Ok(real) = std::fs::canonicalize(&dir) else { continue };
+        let Some((real, here)) = resolved(path, uri) else { continue };
         if !entered.insert(real.clone()) {
             continue;
         }
         if real.join("_versions").is_dir() {
-            match real.to_str().map(uri::canonical) {
-                Some(Ok(uri)) => {
-                    if below_hidden {
-                        found.hidden.insert(uri)
-                    } else {
-                        found.datasets.insert(uri)
-                    };
-                }
-                Some(Err(e)) => found.unreadable.push((real.display().to_string(), e.to_string())),
-                None => found.unreadable.push((real.display().to_string(), "the name is not UTF-8".into())),
+            match here {
+                Ok(uri) if below_hidden => _ = found.hidden.insert(uri),
+                Ok(uri) => _ = found.datasets.insert(uri),
+                Err(why) => found.unreadable.push((real.display().to_string(), why)),
             }
             continue;
         }
@@ -182,30 +186,52 @@ fn walk_local(root: &FsPath) -> Found {
         }
         match std::fs::read_dir(&real) {
             Ok(entries) => {
-                let here = real.to_str().and_then(|p| uri::canonical(p).ok());
-                for entry in entries.flatten() {
-                    let path = entry.path();
-                    let name = entry.file_name();
-                    let name = name.to_string_lossy();
-                    match (path.is_dir(), &here) {
-                        (true, Some(here)) if reserved(&name) => {
-                            found.reserved.insert(uri::join(here, &name));
-                        }
-                        (true, _) if reserved(&name) => {}
-                        (true, _) => queue.push((path, depth + 1, below_hidden || hidden(&name))),
-                        (false, Some(here)) => {
-                            if let Ok(meta) = entry.metadata().map(|m| m.len()) {
-                                found.loose.entry(here.clone()).or_default().add(meta);
-                            }
-                        }
-                        (false, None) => {}
-                    }
-                }
+                let (here, above) = (here.ok(), (depth, below_hidden));
+                queue.extend(entries.flatten().filter_map(|e| folder_of(&e, here.as_deref(), above, &mut found)));
             }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => found.unreadable.push((real.display().to_string(), e.to_string())),
         }
     }
     found
+}
+
+/// An entry that is a folder to be entered; a reserved one and a loose object are only noted.
+fn folder_of(
+    entry: &DirEntry,
+    here: Option<&str>,
+    (depth, below_hidden): (usize, bool),
+    found: &mut Found,
+) -> Option<Folder> {
+    let (path, name, kind) = (entry.path(), entry.file_name(), entry.file_type().ok());
+    let is_link = kind.is_none_or(|k| k.is_symlink());
+    let is_dir = if is_link { path.is_dir() } else { kind.is_some_and(|k| k.is_dir()) };
+    let text = name.to_string_lossy();
+    if !is_dir {
+        if let Some((here, meta)) = here.zip(entry.metadata().ok()) {
+            found.loose.entry(here.to_string()).or_default().add(meta.len());
+        }
+        return None;
+    }
+    if reserved(&text) {
+        found.reserved.extend(here.map(|here| uri::join(here, &text)));
+        return None;
+    }
+    let uri = here.zip(name.to_str()).filter(|_| !is_link).map(|(here, name)| uri::join(here, name));
+    Some(Folder { path, uri, depth: depth + 1, below_hidden: below_hidden || hidden(&text) })
+}
+
+/// The real path of a folder, and its canonical URI or why it has none; `None` for what is gone.
+fn resolved(path: PathBuf, uri: Option<String>) -> Option<(PathBuf, std::result::Result<String, String>)> {
+    if let Some(uri) = uri {
+        return Some((path, Ok(uri)));
+    }
+    let real = std::fs::canonicalize(path).ok()?;
+    let uri = match real.to_str() {
+        Some(text) => uri::canonical(text).map_err(|e| e.to_string()),
+        None => Err("the name is not UTF-8".into()),
+    };
+    Some((real, uri))
 }
 
 async fn walk_remote(lake: &Lake, root: &str, known: &BTreeSet<String>) -> Found {

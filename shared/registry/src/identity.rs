@@ -84,10 +84,14 @@ fn out_of_reach<T>(root: &Root, e: &Error) -> Option<T> {
 
 /// Whether any record, readable or not, is below this place.
 async fn holds_records(candidate: &Root) -> Result<bool> {
-    if let Some(dir) = local_path(candidate.uri())
-        && !dir.join("v1").is_dir()
-    {
-        return Ok(false);
+    if let Some(dir) = local_path(candidate.uri()) {
+        if !dir.join("v1").is_dir() {
+            return Ok(false);
+        }
+        // A directory is walked to its end however little of it is wanted, and the identity is one object.
+        if candidate.any_below(&candidate.path(&["v1", "estate"])?).await? {
+            return Ok(true);
+        }
     }
     candidate.any_below(&candidate.path(&["v1"])?).await
 }

@@ -7,7 +7,7 @@ use roaring::RoaringBitmap;
 use squire_lake::index::{IndexInfo, Segment, State};
 use squire_lake::look::FragmentInfo;
 use squire_maintenance::plan::layout::VersionInfo;
-use squire_maintenance::plan::{self, Layout, Limits, Rules, Settings, Steps, target};
+use squire_maintenance::plan::{self, DatasetPlan, Layout, Limits, Rules, Settings, Steps, target};
 use squire_registry::{Floors, Governance, Level, Policy, ProtectionInfo, Snapshot, Subject};
 use squire_service::config::Mode;
 
@@ -245,6 +245,40 @@ fn the_clock_waits_for_enough_neighbours() {
     assert_eq!(tasks(true, &Policy { min_fragments: 2, ..busy.clone() }, 0), 1);
     assert_eq!(tasks(true, &Policy { settle_after: hours(1), ..busy.clone() }, 0), 1, "quiet");
     assert_eq!(tasks(true, &busy, 5), 1, "half of a fragment's rows are deleted");
+}
+
+/// A fragment with many deleted rows is worth a task whatever its neighbours are; the clock comes once the table is worth a pass.
+#[test]
+fn the_clock_does_not_come_for_the_deleted_rows_of_one_fragment() {
+    let due = |min_fragments: u32| {
+        let settle_after = std::time::Duration::from_secs(86_400);
+        let policy = Policy { min_fragments, settle_after, ..Policy::default() };
+        // Four percent of all rows; written two hours ago.
+        let layout = layout((0..5).map(|id| fragment(id, 1_000, 200 * u64::from(id == 0), 1 << 20)).collect(), vec![]);
+        let (governance, settings) = (governance(&policy), Settings { by_clock: true, ..settings() });
+        let target = target::decide(&layout, &governance, &settings);
+        let work = plan::work(&layout, &rules(&governance, &settings), &target);
+        assert!(work.compact.is_planned());
+        let plan = DatasetPlan {
+            uri: layout.uri.clone(),
+            read_version: layout.version,
+            head_id: String::new(),
+            flags: Default::default(),
+            target,
+            rounds: work.rounds,
+            compact: work.compact,
+            cleanup: work.optimize_indices.clone(),
+            optimize_indices: work.optimize_indices,
+            removal: Default::default(),
+            retained: Vec::new(),
+            predicted: work.predicted,
+            stranded_bytes: 0,
+            held_out: Default::default(),
+            erase: false,
+        };
+        squire_maintenance::admit::not_due(&layout, &plan, &governance, &Default::default(), now()).is_none()
+    };
+    assert_eq!([5, 6].map(due), [true, false]);
 }
 
 /// What was rewritten within the retention counts for the clock; a sweep by hand is free; under a hold nothing is rewritten twice, by

@@ -1,5 +1,8 @@
 //! A plan file binds: what is in it is done, and nothing else.
 
+use squire_maintenance::plan::DatasetPlan;
+use squire_service::planfile::{PlanFile, PlanKind};
+
 use super::common::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,6 +33,29 @@ async fn a_moved_head_makes_the_plan_stale() {
     let applied = report(&["apply", &plan]);
     assert_eq!(row(&applied, "lake/a")["outcome"]["reason"], "plan_stale", "{applied:#}");
     assert_eq!(dataset_tree(&here.path("lake/a")), before);
+    here.oracle("lake");
+}
+
+/// HEAD's number and its identity are each asked for: with either of another HEAD nothing is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_is_bound_to_heads_number_and_to_its_identity() {
+    let here = Here::new();
+    here.table("lake/a", 5, 10).await;
+    let plan = here.text("p.json");
+    report(&["plan", &here.text("lake"), "--out", &plan]);
+    let before = dataset_tree(&here.path("lake"));
+    let changes: [fn(&mut DatasetPlan); 2] = [|p| p.read_version += 1, |p| p.head_id.push('x')];
+    for change in changes {
+        let file: PlanFile<DatasetPlan> = PlanFile::read_for(plan.as_ref(), PlanKind::Maintenance).expect("read");
+        let (estate, mut datasets) = (file.estate, file.into_datasets());
+        change(&mut datasets[0]);
+        let other = here.text("other.json");
+        PlanFile::new(PlanKind::Maintenance, estate, datasets).write(other.as_ref()).expect("written");
+        let applied = report(&["apply", &other]);
+        assert_eq!(row(&applied, "lake/a")["outcome"]["reason"], "plan_stale", "{applied:#}");
+        assert_eq!(dataset_tree(&here.path("lake")), before);
+    }
+    assert_eq!(row(&report(&["apply", &plan]), "lake/a")["outcome"]["kind"], "maintained");
     here.oracle("lake");
 }
 

@@ -96,20 +96,24 @@ async fn what_is_deleted_while_it_is_rewritten_stays_deleted() {
     }
 }
 
-/// Restores and deletes from another thread and with its own session.
-fn meanwhile(uri: &str, restore: Option<u64>, predicate: String) {
+/// Somebody acts from another thread and with a session of their own.
+fn elsewhere(uri: &str, act: impl AsyncFnOnce(Sample) + Send + 'static) {
     let uri = uri.to_string();
     let work = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let mut sample = Sample::open(&lake(), &uri, Columns::default()).await.expect("opened");
-            if let Some(version) = restore {
-                sample.restore(version).await.expect("restored");
-            }
-            sample.delete(&predicate).await.expect("deleted");
-        });
+        runtime.block_on(async { act(Sample::open(&lake(), &uri, Columns::default()).await.expect("opened")).await });
     };
-    std::thread::spawn(work).join().expect("it deleted");
+    std::thread::spawn(work).join().expect("they acted");
+}
+
+/// Restores and deletes.
+fn meanwhile(uri: &str, restore: Option<u64>, predicate: String) {
+    elsewhere(uri, async move |mut sample| {
+        if let Some(version) = restore {
+            sample.restore(version).await.expect("restored");
+        }
+        sample.delete(&predicate).await.expect("deleted");
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,6 +187,30 @@ async fn what_is_forbidden_meanwhile_is_not_committed_and_leaves_nothing() {
         let gone: &[i64] = if allowed == 0 { &[7] } else { &[7, 10] };
         is_whole(&uri, (0..100).filter(|id| !gone.contains(id))).await;
     }
+}
+
+/// It was not remapped, so after the rewrite it would cover fragments that are gone and none of the new ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_is_made_between_two_tries_of_one_commit_keeps_what_it_covers() {
+    let (_dir, uri) = place();
+    sample(&uri, false).await.index(SampleIndex::BTree).await.expect("indexed");
+    let (commits, of) = (AtomicUsize::new(0), uri.clone());
+    let faults = Faults::new(move |op, path| {
+        if op == Operation::Put && path.contains("/_transactions/") && commits.fetch_add(1, Ordering::SeqCst) == 1 {
+            elsewhere(&of, async |mut sample| {
+                sample.index(SampleIndex::Bitmap).await.expect("indexed");
+                sample.delete("id = 10").await.expect("deleted");
+            });
+        }
+        Fault::Pass
+    });
+    let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
+    let (head, done) = rewritten(&lake, &uri).await;
+    let (error, stranded) = land(&lake, &uri, &head, done).await.expect_err("the index was first");
+    assert_eq!((error.kind(), stranded), (Kind::Conflict, 0), "{error}");
+    is_whole(&uri, (0..100).filter(|id| ![7, 10].contains(id))).await;
+    let look = seen(&uri).await;
+    assert_eq!(look.indices.iter().map(|i| i.unindexed_rows).collect::<Vec<_>>(), [0, 0], "{:?}", look.indices);
 }
 
 #[tokio::test(flavor = "multi_thread")]

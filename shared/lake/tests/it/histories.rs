@@ -1,261 +1,35 @@
 //! Random histories beside a rewrite: what others write between its execution and its commit, and between two tries of the commit.
 //!
 //! The version just before the rewrite is the same history without it: both must have the same rows, row ids and row versions, and
-//! every index answers as a scan does.
+//! every index answers as a scan does. Then old versions go while somebody writes on, or restores one of them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt64Type};
-use arrow_array::{
-    ArrayRef, FixedSizeListArray, Float32Array, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader,
-    StringArray,
-};
+use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use arrow_cast::display::array_value_to_string;
-use arrow_schema::{DataType, Field, Schema};
 use lance::Dataset;
-use lance::dataset::optimize::{CompactionOptions, compact_files};
-use lance::dataset::{
-    MergeInsertBuilder, NewColumnTransform, UpdateBuilder, WhenMatched, WhenNotMatched, WriteMode, WriteParams,
-};
+use lance::dataset::{WriteMode, WriteParams};
 use lance::index::DatasetIndexExt;
-use lance::index::vector::VectorIndexParams;
 use lance_file::version::LanceFileVersion;
-use lance_index::IndexType;
-use lance_index::optimize::OptimizeOptions;
-use lance_index::scalar::{FullTextSearchQuery, InvertedIndexParams, ScalarIndexParams};
-use lance_linalg::distance::MetricType;
+use lance_index::scalar::FullTextSearchQuery;
+use squire_lake::clean::{self, Rate};
 use squire_lake::compact::stored::{Slice, Stored, is_current};
 use squire_lake::compact::{self, Rewritten, Settings};
 use squire_lake::faults::{Fault, Faults, Operation};
 use squire_lake::handle::Place;
 use squire_lake::oracle::{self, Leftovers};
+use squire_lake::refs::KeepSet;
 use squire_lake::stamp::Stamper;
 use squire_lake::verify::{self, Rewrite};
 use squire_lake::{Kind, Lake};
 
+use super::others::{Others, WIDTH, WORDS, index};
 use super::schedules::Dice;
 use super::support::*;
-
-const WORDS: [&str; 6] = ["harbour", "ledger", "copper", "vessel", "signal", "archive"];
-const WIDTH: usize = 4;
-
-type Fallible<T> = lance::Result<T>;
-
-/// Rows with these ids. `turn` makes their other columns.
-fn rows(ids: &[i64], turn: i64) -> RecordBatch {
-    let salted = |id: i64| (id * 31 + turn * 17).unsigned_abs();
-    let word = |n: u64| WORDS[(n % 6) as usize];
-    let item = Arc::new(Field::new("item", DataType::Float32, true));
-    let floats = ids.iter().flat_map(|id| (0..WIDTH as u64).map(|d| Dice(salted(*id) * 8 + d).roll(1_000_000) as f32));
-    let floats =
-        FixedSizeListArray::new(item.clone(), WIDTH as i32, Arc::new(Float32Array::from_iter_values(floats)), None);
-    let columns: Vec<(&str, ArrayRef)> = vec![
-        ("id", Arc::new(Int64Array::from(ids.to_vec()))),
-        ("value", Arc::new(Int64Array::from_iter(ids.iter().map(|id| (id % 7 != 0).then_some(id * 10 + turn))))),
-        ("kind", Arc::new(StringArray::from_iter_values(ids.iter().map(|id| word(salted(*id)))))),
-        (
-            "body",
-            Arc::new(StringArray::from_iter_values(
-                ids.iter().map(|id| format!("{} {}", word(salted(*id) / 6), word(salted(*id) / 36))),
-            )),
-        ),
-        ("vector", Arc::new(floats)),
-    ];
-    let fields = columns.iter().map(|(name, c)| Field::new(*name, c.data_type().clone(), true)).collect::<Vec<_>>();
-    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|c| c.1).collect()).expect("rows")
-}
-
-fn reader(batch: RecordBatch) -> Box<dyn RecordBatchReader + Send> {
-    let schema = batch.schema();
-    Box::new(RecordBatchIterator::new([Ok(batch)], schema))
-}
-
-/// Who writes: every act opens HEAD anew and with another session.
-#[derive(Clone)]
-struct Others {
-    uri: String,
-    dice: Dice,
-    params: WriteParams,
-    next_id: i64,
-    turn: i64,
-    done: Vec<String>,
-}
-
-impl Others {
-    async fn act(&mut self) {
-        self.turn += 1;
-        let what = self.one().await;
-        self.done.push(what.unwrap_or_else(|e| panic!("{:?}: {e}", self.done)));
-    }
-
-    fn append_ids(&mut self, n: i64) -> Vec<i64> {
-        self.next_id += n;
-        (self.next_id - n..self.next_id).collect()
-    }
-
-    async fn write(&mut self, n: i64, mode: WriteMode) -> Fallible<()> {
-        let params = WriteParams { mode, ..self.params.clone() };
-        let ids = self.append_ids(n);
-        Dataset::write(reader(rows(&ids, self.turn)), self.uri.as_str(), Some(params)).await.map(|_| ())
-    }
-
-    async fn one(&mut self) -> Fallible<String> {
-        let mut ds = Dataset::open(&self.uri).await?;
-        let (k, turn) = (self.dice.roll(9) as i64 + 2, self.turn);
-        let few = format!("id % {k} = {}", self.dice.roll(k as u64));
-        let from = self.dice.roll(self.next_id as u64) as i64;
-        let run = format!("id >= {from} and id < {}", from + self.dice.roll(12) as i64);
-        let some = if self.dice.roll(3) == 0 { few } else { run };
-        Ok(match self.dice.roll(34) {
-            0..=9 => {
-                ds.delete(&some).await?;
-                format!("delete {some}")
-            }
-            // The fragment is gone, or most of it.
-            10 => {
-                let at = self.dice.roll(ds.fragments().len().max(1) as u64) as usize;
-                let Some(fragment) = ds.get_fragments().into_iter().nth(at) else { return Ok("nothing".into()) };
-                let batch = fragment.scan().project(&["id"])?.try_into_batch().await?;
-                let ids: Vec<String> =
-                    batch["id"].as_primitive::<Int64Type>().values().iter().map(ToString::to_string).collect();
-                ds.delete(&format!("id in ({})", ids.join(","))).await?;
-                format!("delete fragment {}", fragment.id())
-            }
-            11..=15 => {
-                let (column, to) = [("value", "id * 10 + 3"), ("kind", "'copper'"), ("body", "'ledger signal'")]
-                    [self.dice.roll(3) as usize];
-                let job = UpdateBuilder::new(Arc::new(ds)).update_where(&some)?.set(column, to)?.build()?;
-                job.execute().await?;
-                format!("update {column} where {some}")
-            }
-            16..=19 => {
-                let mut ids: Vec<i64> = (from..from + 6).filter(|id| *id < self.next_id).collect();
-                ids.extend(self.append_ids(2));
-                if ds.schema().field("extra").is_some() {
-                    return Ok("nothing".into());
-                }
-                let mut job = MergeInsertBuilder::try_new(Arc::new(ds), vec!["id".into()])?;
-                job.when_matched(WhenMatched::UpdateAll).when_not_matched(WhenNotMatched::InsertAll);
-                job.try_build()?.execute_reader(reader(rows(&ids, turn))).await?;
-                format!("upsert {ids:?}")
-            }
-            20..=22 => {
-                self.write(5 + k, WriteMode::Append).await?;
-                format!("append {}", 5 + k)
-            }
-            // In place: the fragments get another file for the column.
-            23 => {
-                let ids: Vec<i64> = (from..from + 3).collect();
-                let batch = rows(&ids, turn).project(&[0, 1]).expect("two columns");
-                let mut job = MergeInsertBuilder::try_new(Arc::new(ds), vec!["id".into()])?;
-                job.when_matched(WhenMatched::UpdateAll).when_not_matched(WhenNotMatched::DoNothing);
-                job.try_build()?.execute_reader(reader(batch)).await?;
-                format!("values of {ids:?}")
-            }
-            24 if ds.schema().field("extra").is_none() => {
-                let new = NewColumnTransform::SqlExpressions(vec![("extra".into(), "id + 1".into())]);
-                ds.add_columns(new, None, None).await?;
-                "add a column".into()
-            }
-            24 => {
-                ds.drop_columns(&["extra"]).await?;
-                "drop a column".into()
-            }
-            25 => {
-                let which = self.dice.roll(5);
-                index(&mut ds, which).await?;
-                format!("index {which}")
-            }
-            26 => match ds.load_indices().await?.first().map(|i| i.name.clone()) {
-                Some(name) => {
-                    ds.drop_index(&name).await?;
-                    format!("drop index {name}")
-                }
-                None => "nothing".into(),
-            },
-            27 => {
-                ds.optimize_indices(&OptimizeOptions::merge(10)).await?;
-                "optimise".into()
-            }
-            28 => {
-                ds.update_config([("some.key", turn.to_string().as_str())]).await?;
-                "config".into()
-            }
-            29 => {
-                let version = 1 + self.dice.roll(ds.version_id());
-                let mut old = ds.checkout_version(version).await?;
-                old.restore().await?;
-                format!("restore {version}")
-            }
-            30 => {
-                let target = 10 + 10 * k as usize;
-                let options = CompactionOptions { target_rows_per_fragment: target, ..Default::default() };
-                compact_files(&mut ds, options, None).await?;
-                format!("compact to {target}")
-            }
-            31 | 32 => {
-                let at = self.dice.roll(ds.fragments().len().max(1) as u64) as usize;
-                let Some(fragment) = ds.get_fragments().into_iter().nth(at) else { return Ok("nothing".into()) };
-                let live = fragment.scan().project(&["id"])?.with_row_address().try_into_batch().await?;
-                let n = live.num_rows().min(3);
-                let column = ["value", "kind"][self.dice.roll(2) as usize];
-                let nothing: ArrayRef = match column {
-                    "value" => Arc::new(Int64Array::new_null(n)),
-                    _ => Arc::new(StringArray::from_iter_values((0..n).map(|_| "vessel"))),
-                };
-                let fields = [("_rowaddr", live["_rowaddr"].slice(0, n), false), (column, nothing, true)];
-                let batch = RecordBatch::try_from_iter_with_nullable(fields).expect("an overlay");
-                let schema = ds.schema().project(&[column])?;
-                let mut overlay = fragment.write_overlay(&schema).await.expect("an overlay");
-                overlay.write_batch(&batch).await?;
-                if let Some(group) = overlay.finish().await? {
-                    let operation = lance::dataset::transaction::Operation::DataOverlay { groups: vec![group] };
-                    let transaction =
-                        lance::dataset::transaction::TransactionBuilder::new(ds.version_id(), operation).build();
-                    lance::dataset::CommitBuilder::new(Arc::new(ds)).execute(transaction).await?;
-                }
-                format!("overlay of {column} on {}", fragment.id())
-            }
-            _ if self.dice.roll(4) == 0 => {
-                self.write(20, WriteMode::Overwrite).await?;
-                "overwrite".into()
-            }
-            _ => "nothing".into(),
-        })
-    }
-
-    /// From inside a request of somebody else.
-    fn act_now(&mut self) {
-        let mut them = self.clone();
-        let acted = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-            runtime.expect("a runtime").block_on(them.act());
-            them
-        });
-        *self = tokio::task::block_in_place(|| acted.join().expect("they acted"));
-    }
-}
-
-async fn index(ds: &mut Dataset, which: u64) -> Fallible<()> {
-    let scalar = ScalarIndexParams::default();
-    match which {
-        0 => ds.create_index(&["id"], IndexType::BTree, None, &scalar, true).await,
-        1 => ds.create_index(&["value"], IndexType::BTree, None, &scalar, true).await,
-        2 => ds.create_index(&["kind"], IndexType::Bitmap, None, &scalar, true).await,
-        3 => ds.create_index(&["body"], IndexType::Inverted, None, &InvertedIndexParams::default(), true).await,
-        _ => {
-            if ds.count_rows(None).await? < 4 {
-                return Ok(());
-            }
-            let params = VectorIndexParams::ivf_flat(2, MetricType::L2);
-            ds.create_index(&["vector"], IndexType::Vector, None, &params, true).await
-        }
-    }
-    .map(|_| ())
-}
 
 /// Runs of neighbours of which every index covers all or nothing.
 async fn groups(ds: &Dataset, dice: &mut Dice) -> Vec<Vec<u64>> {
@@ -367,6 +141,9 @@ struct Tally {
     carried: usize,
     again: usize,
     lost: usize,
+    /// Clean-ups that were done to their end, and that stopped because of a restore.
+    cleaned: usize,
+    stopped: usize,
 }
 
 /// Executes a rewrite of what can be rewritten. `stored`: its results go through JSON, as another process reads them.
@@ -400,6 +177,37 @@ async fn current(lake: &Lake, at: &Place, done: Vec<Rewritten>) -> (Arc<Dataset>
     (head, out)
 }
 
+/// Removes most old versions, as a pass does. Before the first manifest goes somebody writes, or restores the newest that goes.
+async fn clean_up(uri: &str, them: Others, dice: &mut Dice, tally: &mut Tally) -> Others {
+    let look = seen(uri).await;
+    let old = look.versions().iter().map(|(_, m)| m.version).filter(|v| *v != look.version()).collect::<Vec<_>>();
+    let going: BTreeSet<u64> = old.into_iter().filter(|_| dice.roll(4) > 0).collect();
+    let restores = going.last().copied().filter(|_| dice.roll(2) == 0);
+    let plan = clean::removal(&look, &going, &KeepSet::Complete(BTreeSet::new())).expect("complete");
+    let told = format!("{:?}, then {going:?} go", them.done);
+    let others = Arc::new(Mutex::new(Others { restores, ..them }));
+    let (acting, acted) = (others.clone(), AtomicBool::new(false));
+    let faults = Faults::new(move |op, path| {
+        if op == Operation::Delete && path.contains("/_versions/") && !acted.swap(true, Ordering::SeqCst) {
+            acting.lock().expect("sound").act_now();
+        }
+        Fault::Pass
+    });
+    let lake = Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, faults);
+    let place = lake.place(uri).await.expect("a place");
+    let cleaned = clean::apply(&place, &plan, &Rate::new(100_000), || async { Ok(()) }, |_| {}).await;
+    let cleaned = cleaned.unwrap_or_else(|e| panic!("{told}: {e}"));
+    match &cleaned.stopped {
+        // Only what names a file of the plan stops it.
+        Some(why) => assert!(why.contains("names a file of the plan"), "{told}: {why}"),
+        None => assert_eq!(cleaned.versions.into_iter().collect::<BTreeSet<_>>(), going, "{told}"),
+    }
+    tally.cleaned += usize::from(cleaned.stopped.is_none() && !going.is_empty());
+    tally.stopped += usize::from(cleaned.stopped.is_some());
+    let them = others.lock().expect("sound").clone();
+    Others { restores: None, ..them }
+}
+
 async fn history(seed: u64, tally: &mut Tally) {
     let mut dice = Dice(seed);
     let (_dir, uri) = place();
@@ -409,8 +217,15 @@ async fn history(seed: u64, tally: &mut Tally) {
         data_storage_version: Some(version),
         ..Default::default()
     };
-    let mut them =
-        Others { uri: uri.clone(), dice: Dice(seed ^ 0xabcd), params, next_id: 0, turn: 0, done: Vec::new() };
+    let mut them = Others {
+        uri: uri.clone(),
+        dice: Dice(seed ^ 0xabcd),
+        params,
+        next_id: 0,
+        turn: 0,
+        restores: None,
+        done: Vec::new(),
+    };
     for i in 0..3 + dice.roll(4) {
         let mode = if i == 0 { WriteMode::Create } else { WriteMode::Append };
         them.write(10 + dice.roll(20) as i64, mode).await.expect("written");
@@ -428,7 +243,7 @@ async fn history(seed: u64, tally: &mut Tally) {
             ds.delete(&gone).await.expect("deleted");
         }
     }
-    let others = Arc::new(std::sync::Mutex::new(them));
+    let others = Arc::new(Mutex::new(them));
     let (commits, late) = (Arc::new(AtomicUsize::new(0)), dice.roll(4) as usize);
     let (counted, at) = (commits.clone(), others.clone());
     let faults = Faults::new(move |op, path| {
@@ -501,6 +316,8 @@ async fn history(seed: u64, tally: &mut Tally) {
         assert_eq!(content(&landed.dataset).await, content(&before).await, "{acted}: again");
     }
     them.act().await;
+    let mut them = clean_up(&uri, them, &mut dice, tally).await;
+    them.act().await;
     let acted = format!("seed {seed}: {:?}", them.done);
     answers_rightly(&plain.open(&uri).await.expect("HEAD"), them.next_id, &acted).await;
     assert_eq!(oracle::check(&plain, &uri, leftovers).await, [], "{acted}");
@@ -513,6 +330,7 @@ async fn whatever_others_write_meanwhile_the_rewrite_changes_no_answer() {
         history(seed, &mut tally).await;
     }
     assert!(tally.carried > 2 && tally.again > 2 && tally.lost > 2, "{tally:?}");
+    assert!(tally.cleaned > 5 && tally.stopped > 1, "{tally:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

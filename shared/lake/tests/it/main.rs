@@ -16,6 +16,7 @@ mod look;
 mod lost;
 mod namespace;
 mod oracle;
+mod others;
 mod quarantine;
 mod quarantine_races;
 mod quarantine_s3;
