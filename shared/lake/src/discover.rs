@@ -99,13 +99,14 @@ fn hidden(name: &str) -> bool {
 /// When a folder above could not be listed.
 pub async fn enclosing(lake: &Lake, place: &str) -> Result<Option<String>> {
     // All at once, and believed in their order: the nearest one answers.
-    let mut folders = stream::iter(std::iter::successors(above(place), |at| above(at)))
+    let folders: Vec<String> = std::iter::successors(above(place), |at| above(at)).map(String::from).collect();
+    let mut folders = stream::iter(folders)
         .map(|folder| async move {
-            let found = match uri::local_path(folder) {
+            let found = match uri::local_path(&folder) {
                 Some(path) => path.join("_versions").is_dir(),
-                None => has_versions(lake, folder).await?,
+                None => has_versions(lake, &folder).await?,
             };
-            Ok(found.then(|| folder.to_string()))
+            Ok(found.then_some(folder))
         })
         .buffered(LISTS);
     while let Some(folder) = folders.try_next().await? {
