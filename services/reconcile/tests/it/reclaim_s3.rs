@@ -11,13 +11,13 @@ use squire_test_support::{Bucket, Objects, Proxy, Request, Server, gated};
 use super::output;
 
 /// The leftovers of every estate here.
-const STRAYS: [&str; 3] = ["_deletions/0-1-9.arrow", "data/one.lance", "data/one/a b%41+ü.blob"];
+pub(super) const STRAYS: [&str; 3] = ["_deletions/0-1-9.arrow", "data/one.lance", "data/one/a b%41+ü.blob"];
 
 /// A lake with its registry, below a prefix of its own.
-struct OnS3<'s> {
+pub(super) struct OnS3<'s> {
     dir: tempfile::TempDir,
     server: &'s Server,
-    proxy: Proxy,
+    pub(super) proxy: Proxy,
     bucket: Bucket,
     prefix: &'static str,
 }
@@ -44,7 +44,7 @@ impl<'s> OnS3<'s> {
     }
 
     /// With a table of three versions, 60 rows, and leftovers.
-    fn new(server: &'s Server, prefix: &'static str) -> Self {
+    pub(super) fn new(server: &'s Server, prefix: &'static str) -> Self {
         let out = Self::empty(server, prefix);
         out.orders_with_leftovers();
         out
@@ -63,25 +63,25 @@ impl<'s> OnS3<'s> {
         self.bucket.write(&format!("{}/{at}", self.prefix), &objects);
     }
 
-    fn orders(&self) -> Objects {
+    pub(super) fn orders(&self) -> Objects {
         self.bucket.read(&format!("{}/orders", self.prefix))
     }
 
-    fn quarantine(&self) -> Vec<String> {
+    pub(super) fn quarantine(&self) -> Vec<String> {
         self.bucket.list(&format!("{}/_squire_quarantine", self.prefix))
     }
 
-    fn reclaim(&self, args: &[&str]) -> (i32, String, String) {
+    pub(super) fn reclaim(&self, args: &[&str]) -> (i32, String, String) {
         output(&self.dir, &[&["reclaim"], args].concat())
     }
 
-    fn json(&self, args: &[&str]) -> (i32, Value) {
+    pub(super) fn json(&self, args: &[&str]) -> (i32, Value) {
         let (code, out, err) = self.reclaim(&[args, &["-o", "json"]].concat());
         (code, serde_json::from_str(&out).unwrap_or_else(|e| panic!("{args:?}: {code}: {e}: {err}")))
     }
 
     /// Makes a plan of the lake; its id, and the report.
-    fn plan(&self) -> (String, Value) {
+    pub(super) fn plan(&self) -> (String, Value) {
         let (code, report) = self.json(&["plan", &format!("s3://lake/{}", self.prefix), "--out", "plan.json"]);
         assert_eq!(code, 0, "{report:#}");
         let plan: PlanFile<Value> = PlanFile::read_for(&self.dir.path().join("plan.json"), PlanKind::Reclaim).unwrap();
@@ -89,7 +89,7 @@ impl<'s> OnS3<'s> {
     }
 
     /// `apply`, while a test does something.
-    fn applying(&self) -> Child {
+    pub(super) fn applying(&self) -> Child {
         self.running(&["apply", "plan.json"])
     }
 
@@ -99,7 +99,7 @@ impl<'s> OnS3<'s> {
         command.args(["--metrics-file", "metrics"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    fn rows(&self) -> Value {
+    pub(super) fn rows(&self) -> Value {
         self.server.pylance("read", &self.uri("orders"), Value::Null)["rows"].clone()
     }
 }

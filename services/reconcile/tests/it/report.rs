@@ -48,7 +48,7 @@ pub(super) fn report(dir: &tempfile::TempDir, args: &[&str]) -> (i32, Value) {
 }
 
 /// `(kind, path)` of everything found about the dataset whose URI ends so.
-fn found(report: &Value, end: &str) -> Vec<(String, String)> {
+pub(super) fn found(report: &Value, end: &str) -> Vec<(String, String)> {
     let rows = report["datasets"].as_array().unwrap();
     let row = rows.iter().find(|d| d["uri"].as_str().unwrap().ends_with(end)).unwrap();
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
