@@ -154,6 +154,26 @@ pub fn row<'a>(report: &'a Value, end: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no dataset ends in {end}: {report:#}"))
 }
 
+/// What a plan said of each dataset against what the sweep after it did: bytes to rewrite within 5 %, what clean-up frees exactly.
+/// Returns how many figures that are not 0 were compared.
+#[track_caller]
+pub fn assert_foretold(planned: &Value, swept: &Value) -> usize {
+    let mut material = 0;
+    for before in planned["datasets"].as_array().expect("datasets") {
+        let after = row(swept, before["uri"].as_str().expect("a URI"));
+        let number = |row: &Value, step: &str, key: &str| row["steps"][step][key].as_u64().unwrap_or(0);
+        let (said, did) = (number(before, "compact", "rewritten_bytes"), number(after, "compact", "rewritten_bytes"));
+        assert!(said.abs_diff(did) * 20 <= said, "{}: {said} bytes to rewrite, {did} were", before["uri"]);
+        for key in ["reclaimed_bytes", "versions_removed", "files_removed"] {
+            let (said, did) = (number(before, "cleanup", key), number(after, "cleanup", key));
+            assert_eq!(said, did, "{}: {key}", before["uri"]);
+            material += usize::from(did > 0);
+        }
+        material += usize::from(did > 0);
+    }
+    material
+}
+
 /// Every file under a folder with its bytes: what "changes nothing at all" is measured by.
 pub fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut out = Vec::new();

@@ -48,9 +48,11 @@ impl Odd {
     /// Sweeps, and asserts that the rows are the same and a second sweep finds nothing.
     fn sweep(&self) -> (Value, Value) {
         let before = self.state();
+        let planned = report(&["plan", &self.here.text("lake")]);
         let output = squire(&["sweep", &self.here.text("lake"), "--yes", "-o", "json"]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let swept: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_foretold(&planned, &swept);
         let settled = tree(&self.here.path("lake"));
         let again = report(&["sweep", &self.here.text("lake"), "--yes"]);
         assert_eq!(again["totals"]["idle"], self.kinds.len(), "{:#}", again["datasets"]);
@@ -75,7 +77,9 @@ impl Odd {
     fn clean(&self) -> Value {
         let before = self.state();
         wait_until_older(&self.here.path("lake"), std::time::Duration::from_millis(1_200));
+        let planned = short_retention("plan", &self.here, &[]);
         let cleaned = short_retention("sweep", &self.here, &["--yes", "--set", "limits.delete_rate=10000"]);
+        assert_foretold(&planned, &cleaned);
         assert_eq!(self.state(), before, "after clean-up");
         self.oracle();
         cleaned
