@@ -175,7 +175,11 @@ impl<'a> Holders<'a> {
         let ordinals: BTreeMap<u64, u32> = look.versions().into_iter().map(|(i, m)| (m.version, i)).collect();
         let hold = governance.held_by().is_some();
         let mut out = Self { look, keep: standing.keep, kept: BTreeMap::new(), going: RoaringBitmap::new(), hold };
-        for version in kept {
+        for mut version in kept {
+            // A hold has no known end: it outlasts a date.
+            if hold && version.until.is_some() {
+                (version.by, version.until) = (Holder::Hold, None);
+            }
             out.kept.extend(ordinals.get(&version.version).map(|i| (*i, version)));
         }
         for (version, ordinal) in gone.iter().filter_map(|v| Some((v, ordinals.get(v)?))) {
