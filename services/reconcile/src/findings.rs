@@ -86,7 +86,7 @@ fn file(at: DateTime<Utc>, uri: &str, kind: FindingKind, object: &Classed) -> Fi
         .with_bytes(object.bytes)
         .with_age_seconds(age.max(0.0));
     match kind {
-        FindingKind::OrphanFile => finding.with_fix("squire-reconcile reclaim plan"),
+        FindingKind::OrphanFile => finding.with_fix("squire-reconcile reclaim plan --out PLAN"),
         _ => finding,
     }
 }
@@ -367,7 +367,7 @@ fn trash(walk: &Walk<Row>, out: &mut Vec<Finding>) {
         } else if trash.fields.deadline <= walk.scope.at {
             let detail = "its grace is over; its bytes are still there";
             let finding = Finding::new(FindingKind::TrashExpired, subject(), detail);
-            out.push(finding.with_fix("squire-reconcile reclaim plan"));
+            out.push(finding.with_fix("squire-reconcile reclaim plan --out PLAN"));
         }
     }
 }

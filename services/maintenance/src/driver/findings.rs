@@ -41,7 +41,7 @@ pub(super) async fn of_estate(estate: &Estate, wanted: &BTreeSet<String>, select
         let subject = FindingSubject::table(trash.fields.subject.to_string());
         out.push(
             Finding::new(FindingKind::TrashExpired, subject, "its grace is over; its bytes are still there")
-                .with_fix("squire-reconcile reclaim plan"),
+                .with_fix("squire-reconcile reclaim plan --out PLAN"),
         );
     }
     if !estate.by_hand && wanted.is_empty() && selection.datasets.is_empty() {

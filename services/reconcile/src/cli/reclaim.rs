@@ -114,6 +114,12 @@ async fn planned(
     let report = render::planned(&survey, config, &verdicts, &versioned, metrics.store().requests());
     report.emit(common)?;
     say_costs(common, config, &file);
+    if file.estate.is_none() && !file.items().is_empty() && !common.quiet {
+        eprintln!(
+            "there is no registry, so nothing tells what protects these files, and `apply` will refuse this plan: name one with \
+             --registry, or make one (squire-registry init), and plan again"
+        );
+    }
     Ok(report.exit(false))
 }
 

@@ -201,7 +201,7 @@ impl FindingKind {
             K::OtherMaintainer => "stop one of the two; squire.maintain = off in the table's config stops this one",
             K::OldClients => "upgrade the client, or set policy.upgrade_index_format = true",
             K::Untiered => "squire-registry table set … --tier T",
-            K::OrphanFile | K::TrashExpired | K::StrandedBytes => "squire-reconcile reclaim plan",
+            K::OrphanFile | K::TrashExpired | K::StrandedBytes => "squire-reconcile reclaim plan --out PLAN",
             K::ForeignFile => "move it out of the dataset's folder",
             K::ForeignCommit => "have the graph's own tool repair the table",
             K::UnregisteredDataset => "squire-registry table create, or nothing: the estate's defaults hold",
