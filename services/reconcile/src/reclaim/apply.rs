@@ -221,6 +221,7 @@ impl Part<'_> {
         super::plan::asked(&asked)?;
         if !whole {
             if let Some(Row::Dataset(facts)) = survey.rows.get(self.dataset) {
+                // Nothing around it is found here: `dataset_of` has given its objects to the outermost. Asked as the plan asks it.
                 super::plan::owned_by_lance(facts, survey.around(self.dataset))?;
             }
             // `take_away` asks for it again and takes nothing either: here the refusal has its name, and no claim is taken.

@@ -217,6 +217,7 @@ pub(crate) fn sole_owner(survey: &Survey, snapshot: &Snapshot, trash: &Record<Tr
         return refuse(StepReason::ManagedCatalog, why);
     }
     match survey.graph.keep_set(at) {
+        // A plan is refused by `unfit` before it gets here, and `take_away` takes nothing either: for an apply this comes first.
         KeepSet::Incomplete(why) => refuse(StepReason::ReferencesIncomplete, why.join("; ")),
         KeepSet::Complete(keep) if !keep.is_empty() => {
             let readers = survey.graph.readers(at).join(", ");

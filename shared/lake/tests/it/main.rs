@@ -20,6 +20,7 @@ mod others;
 mod quarantine;
 mod quarantine_races;
 mod quarantine_s3;
+mod quarantine_stops;
 mod schedules;
 mod slices;
 mod support;

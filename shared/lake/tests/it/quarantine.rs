@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -222,88 +222,11 @@ pub(super) fn faulty(rule: impl Fn(Operation, &str) -> Fault + Send + Sync + 'st
     Lake::with_faults(Arc::new(|_: &str| HashMap::new()), 256 << 20, Faults::new(rule))
 }
 
-/// From its n-th write on nothing gets through (a killed process), or the n-th answer is lost: for every n, run again it ends the same.
-#[tokio::test(flavor = "multi_thread")]
-async fn stopped_at_every_write_and_run_again_it_ends_the_same() {
-    let (dir, items) = with_leftovers().await;
-    let count = Arc::new(AtomicUsize::new(0));
-    let counting = {
-        let count = count.clone();
-        faulty(move |operation, _| {
-            if !matches!(operation, Operation::Get | Operation::List) {
-                count.fetch_add(1, Ordering::SeqCst);
-            }
-            Fault::Pass
-        })
-    };
-    let original = tree(dir.path());
-    // One of them is too large to copy.
-    plant_large(&dir.path().join("t/data/large.lance"));
-    let uri = format!("{}/t", root_of(&dir));
-    let items_of = async || orphans(&seen(&uri).await);
-    let (with_large, before) = (items_of().await, tree(dir.path()));
-    assert_eq!((with_large.len(), before.len()), (items.len() + 1, original.len() + 1));
-    take(&counting, &dir, &with_large, Rule::Orphans(ages()), 100).await.1.expect("taken");
-    let writes = count.load(Ordering::SeqCst);
-    assert!(writes >= 11, "five copies, five deletes, one mark: {writes}");
-    let wanted = names(dir.path());
-    assert!(wanted.iter().any(|p| p.ends_with("marks/t/data/large.lance")), "{wanted:?}");
-    for lost in [false, true] {
-        for n in 0..writes {
-            reset(dir.path(), &before);
-            let seen = AtomicUsize::new(0);
-            let stopping = faulty(move |operation, _| match operation {
-                Operation::List | Operation::Get if lost || seen.load(Ordering::SeqCst) <= n => Fault::Pass,
-                Operation::List | Operation::Get => Fault::Fail(std::io::ErrorKind::ConnectionReset),
-                _ => match (seen.fetch_add(1, Ordering::SeqCst), lost) {
-                    (at, true) if at == n => Fault::LoseAnswer(std::io::ErrorKind::ConnectionReset),
-                    (at, false) if at >= n => Fault::Fail(std::io::ErrorKind::ConnectionReset),
-                    _ => Fault::Pass,
-                },
-            });
-            let _ = take(&stopping, &dir, &with_large, Rule::Orphans(ages()), 100).await;
-            // At no moment is an object neither here nor there.
-            let now = tree(dir.path());
-            for (path, content) in &before {
-                let copy = Path::new("_squire_quarantine").join(PLAN.to_string()).join(path);
-                let found = [now.get(path), now.get(&copy)];
-                assert!(found.contains(&Some(content)), "{lost} {n}: {} is lost", path.display());
-            }
-            let (taken, done) = take(&lake(), &dir, &with_large, Rule::Orphans(ages()), 100).await;
-            done.unwrap_or_else(|e| panic!("{lost} {n}: {e}"));
-            assert!(taken.failed.is_empty() && taken.left.is_empty(), "{lost} {n}: {taken:?}");
-            assert_eq!(names(dir.path()), wanted, "{lost} {n}");
-            // And from there everything comes back.
-            let returned = back(&dir).await;
-            assert!(!returned.iter().any(|r| matches!(r, Returned::Failed(_))), "{lost} {n}: {returned:?}");
-            assert_eq!(tree(dir.path()), before, "{lost} {n}");
-        }
-    }
-}
-
-fn plant_large(path: &Path) {
+pub(super) fn plant_large(path: &Path) {
     plant(path, 30 * DAY);
     std::fs::write(path, vec![7_u8; 1_000]).expect("written");
     let file = std::fs::File::options().write(true).open(path).expect("there");
     file.set_modified(std::time::SystemTime::now() - Duration::from_secs(30 * DAY)).expect("touched");
-}
-
-fn names(dir: &Path) -> Vec<PathBuf> {
-    tree(dir).into_keys().collect()
-}
-
-/// Undoes what a run left: everything is where it was, with its times.
-fn reset(dir: &Path, before: &BTreeMap<PathBuf, Vec<u8>>) {
-    let quarantine = dir.join("_squire_quarantine").join(PLAN.to_string());
-    for path in before.keys() {
-        let (at, copy) = (dir.join(path), quarantine.join(path));
-        if !at.exists() {
-            std::fs::create_dir_all(at.parent().expect("a folder")).expect("made");
-            std::fs::rename(copy, at).expect("moved back");
-        }
-    }
-    let _ = std::fs::remove_dir_all(dir.join("_squire_quarantine"));
-    assert_eq!(tree(dir).len(), before.len());
 }
 
 /// A manifest that lands between the check and the delete, or after all deletes of a batch, names a file that goes: it is back at once.

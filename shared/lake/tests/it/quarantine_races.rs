@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -81,6 +82,33 @@ async fn what_lies_where_a_copy_belongs_is_compared_before_it_counts_as_one() {
     assert_eq!((taken.moved.0, std::fs::read(&copy).expect("read")), (5, bytes), "{taken:?}");
     back(&dir).await;
     assert_eq!(tree(&dir.path().join("t")), before);
+}
+
+/// What has another size is no copy, and that is known without reading either: of an object of five gigabytes it would take a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_another_size_is_known_to_be_no_copy_without_being_read() {
+    let asked = async |stale: &[u8]| {
+        let (dir, items) = with_leftovers().await;
+        let copy = dir.path().join(format!("_squire_quarantine/{PLAN}/t/data/one.lance"));
+        std::fs::create_dir_all(copy.parent().expect("a folder")).expect("made");
+        std::fs::write(&copy, stale).expect("written");
+        let count = Arc::new(AtomicUsize::new(0));
+        let seen = count.clone();
+        let counting = faulty(move |operation, path| {
+            let ours =
+                operation == Operation::Get && path.contains("_squire_quarantine") && path.ends_with("/one.lance");
+            seen.fetch_add(usize::from(ours), Ordering::SeqCst);
+            Fault::Pass
+        });
+        let (taken, done) = take(&counting, &dir, &items, Rule::Orphans(ages()), u64::MAX).await;
+        done.expect("taken");
+        assert_eq!(taken.moved.0, 5, "{taken:?}");
+        count.load(Ordering::SeqCst)
+    };
+    let (dir, _) = with_leftovers().await;
+    let bytes = std::fs::read(dir.path().join("t/data/one.lance")).expect("read").len();
+    let (other, same_size) = (asked(b"?").await, asked(&vec![b'?'; bytes]).await);
+    assert_eq!(other + 1, same_size, "one question less than of what has its size");
 }
 
 /// The manifest lands once the first batch has been looked at again: its file is in the next batch, and stays.
