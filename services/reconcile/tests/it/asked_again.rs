@@ -4,7 +4,7 @@
 use serde_json::Value;
 use squire_lake::sample::{Sample, set_schema_metadata, set_unknown_flag};
 
-use super::reclaim::*;
+use super::estate::*;
 
 /// The lake's two orphans lie in quarantine, past its grace.
 async fn in_quarantine() -> (Estate, String) {
@@ -66,12 +66,7 @@ async fn a_purge_of_a_table_that_is_away_needs_all_the_rest_of_the_estate() {
 #[tokio::test]
 async fn a_purge_keeps_the_copy_of_what_is_named_and_cannot_come_back() {
     let estate = Estate::empty();
-    let mut sample = estate.table("lake/orders", 2).await;
-    sample.overwrite(5, 500).await.unwrap();
-    let head = estate.path("lake/orders/_versions").join(format!("{:020}.manifest", u64::MAX - 3));
-    let bytes = std::fs::read(&head).unwrap();
-    std::fs::remove_file(&head).unwrap();
-    age_all(&estate.path("lake/orders/data"), 30);
+    let (head, bytes) = without_its_head(&estate).await;
     let id = estate.plan();
     assert_eq!(estate.apply().0, 0);
     std::fs::write(&head, &bytes).unwrap();
@@ -168,6 +163,11 @@ async fn a_plan_says_what_forbids_a_dataset() {
     std::fs::remove_file(marker).unwrap();
     estate.table("lake/orders/media/inner", 1).await;
     refused("nested_dataset");
+    // Nor does anything of the inner one go.
+    estate.orphan("lake/orders/media/inner/data/one.lance");
+    refused("nested_dataset");
+    let (_, report) = estate.json(&["plan", "lake", "--out", "plan.json"]);
+    assert!(row(&report, "/inner")["outcome"].to_string().contains("it lies inside"), "{report:#}");
     std::fs::remove_dir_all(estate.path("lake/orders/media/inner")).unwrap();
     estate.plan();
     assert_eq!(estate.plan_file().items().len(), 2);
@@ -215,4 +215,22 @@ async fn the_record_of_a_dropped_table_stays_while_anything_of_it_lies_at_its_pl
     assert!(code == 0 && rows[0]["gone"][0].as_u64() > Some(3), "{rows}");
     let (_, listed) = estate.try_admin(&["trash", "list"]);
     assert!(listed.contains("orders"), "{listed}");
+}
+
+/// Refused before anything is begun: nothing was claimed, and no audit entry was written.
+#[tokio::test]
+async fn an_apply_begins_nothing_of_a_dropped_table_beside_what_cannot_be_read() {
+    let estate = with_a_dropped_table().await;
+    estate.plan();
+    let versions = estate.path("lake/unread/_versions");
+    std::fs::create_dir_all(&versions).unwrap();
+    std::fs::write(versions.join("18446744073709551614.manifest"), "no manifest").unwrap();
+    let before = estate.tree();
+    let (code, report) = estate.apply();
+    assert_eq!(code, 3, "{report:#}");
+    assert!(row(&report, "/orders")["outcome"].to_string().contains("references_incomplete"), "{report:#}");
+    assert_eq!(estate.tree(), before);
+    let registry = squire_registry::Registry::open(&estate.text("lake/_squire"), &Default::default()).await.unwrap();
+    let (entries, _) = registry.dataset_history(&estate.uri("lake/orders")).await.unwrap();
+    assert!(entries.is_empty(), "{entries:?}");
 }

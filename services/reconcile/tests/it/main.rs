@@ -3,15 +3,19 @@
 #![allow(clippy::unwrap_used)]
 
 mod asked_again;
+mod bounds;
 mod bytes;
 mod contracts;
+mod estate;
 mod indices;
 mod kinds;
 mod layouts;
 mod namespaces;
 mod reclaim;
 mod reclaim_killed;
+mod reclaim_refused;
 mod reclaim_s3;
+mod reclaim_trash;
 mod report;
 mod serve;
 

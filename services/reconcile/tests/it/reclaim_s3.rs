@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use squire_service::planfile::{PlanFile, PlanKind};
-use squire_test_support::{Bucket, Objects, Proxy, Request, Server, gated};
+use squire_test_support::{Action, Bucket, Gate, Objects, Proxy, Request, Server, gated, kind};
 
 use super::output;
 
@@ -244,6 +244,39 @@ fn a_freeze_that_comes_while_it_goes_lets_the_rest_stay() {
     assert_eq!(cleanup(&report)["files_removed"], 1, "{report:#}");
     let gone = before.keys().filter(|path| !estate.orders().contains_key(*path)).count();
     assert_eq!(gone, 1, "the one that was on its way");
+}
+
+/// A claim that cannot be renewed may be somebody else's by now: what is on its way ends, and nothing more begins.
+#[test]
+fn a_claim_that_cannot_be_renewed_lets_the_rest_stay() {
+    let Some(server) = Server::shared("a_claim_that_cannot_be_renewed_lets_the_rest_stay") else { return };
+    let estate = OnS3::new(server, "unclaimed");
+    let before = estate.orders();
+    estate.plan();
+    let gate = Gate::new();
+    let (held, mut deletes, mut began) = (gate.clone(), deletes_of_orders("unclaimed"), false);
+    estate.proxy.set(move |r| {
+        if deletes(r) {
+            began = true;
+            return Action::Hold(held.clone());
+        }
+        if began && kind(r) == "PUT claims" { Action::Status(403) } else { Action::Pass }
+    });
+    let child = estate.running(&["apply", "plan.json", "--set", "grace.claim_ttl=3s"]);
+    gate.arrived();
+    // One comes every third of its time: after three that were refused more than half of it has passed.
+    let refused = || {
+        let log = estate.proxy.log();
+        let began = log.iter().position(|r| deletes_of_orders("unclaimed")(r)).unwrap();
+        log[began..].iter().filter(|r| kind(r) == "PUT claims").count()
+    };
+    super::serve::wait("three renewals were refused", || (refused() >= 3).then_some(()));
+    gate.open();
+    let ended = child.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(cleanup(&report).to_string().contains("the claim is no longer ours"), "{report:#}");
+    assert_eq!(cleanup(&report)["files_removed"], 1, "{report:#}");
+    assert_eq!(before.keys().filter(|path| !estate.orders().contains_key(*path)).count(), 1);
 }
 
 /// A clone comes into the estate when its files are about to go: the look over everything at the end brings them back.

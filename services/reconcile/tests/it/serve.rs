@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(90);
 const NEVER: &str = "0 0 0 29 2 *";
 
 #[track_caller]
-fn wait<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub(super) fn wait<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + SOON;
     loop {
         if let Some(found) = found() {
@@ -415,4 +415,49 @@ fn a_tick_asks_an_unmoved_dataset_two_questions() {
     let all = estate.bucket.list("serve-unmoved/lake/orders");
     all.iter().for_each(|path| estate.bucket.delete(&format!("serve-unmoved/lake/orders/{path}")));
     wait("a look at what is gone", || done().last().filter(|l| l["looked"] == 1 || l["seen"] == 0).map(|_| ()));
+}
+
+/// By what is known of them each of three tables needs 10,000 LISTs, and a tick has 20,000: the two that waited longest are looked at,
+/// and the third by the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tick_looks_at_what_its_lists_reach_and_the_next_at_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let lake = dir.path().join("lake");
+    for name in ["a", "b", "c"] {
+        table(&lake.join(name)).await;
+    }
+    let root = lake.to_str().unwrap();
+    let config = format!(
+        "[estate]\nroots = [{root:?}]\n[registry]\nroot = \"{root}/_squire\"\n[schedule]\nreconcile = \"* * * * * *\"\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n[grace]\ndrain = \"20s\"\n"
+    );
+    admin(dir.path(), &config, &["init", &format!("{root}/_squire")]);
+    let looked = |replica: &Replica, ticks: usize| -> Vec<u64> {
+        let lines = wait("its ticks", || {
+            let lines = replica.lines("reconciled the estate");
+            (lines.len() >= ticks).then_some(lines)
+        });
+        lines.iter().take(ticks).map(|l| l["looked"].as_u64().unwrap()).collect()
+    };
+    let mut first = Replica::start(dir.path(), 0, &config);
+    assert_eq!(looked(&first, 1), [3]);
+    assert_eq!(first.stop(), Some(143));
+    let registry = Registry::open(&format!("{root}/_squire"), &Default::default()).await.unwrap();
+    let keys = ["a", "b", "c"].map(|name| {
+        let uri = squire_lake::uri::canonical(lake.join(name).to_str().unwrap()).unwrap();
+        format!("reconcile {uri}")
+    });
+    let mut known: std::collections::HashMap<String, Value> = registry.load_state(&keys).await.unwrap();
+    assert_eq!(known.len(), 3);
+    for (key, days) in keys.iter().zip([8, 10, 9]) {
+        let state = known.get_mut(key).unwrap();
+        state["at"] = (chrono::Utc::now() - chrono::Duration::days(days)).to_rfc3339().into();
+        state["objects"] = 4_999_000.into();
+    }
+    registry.save_state(known).await.unwrap();
+    let next = Replica::start(dir.path(), 1, &config);
+    assert_eq!(looked(&next, 3), [2, 1, 0]);
+    let runs = next.reports();
+    let report = next.report(&runs[runs.len().saturating_sub(2)]);
+    assert_eq!(report["totals"]["seen"], 3, "who waits is not forgotten: {report:#}");
 }
