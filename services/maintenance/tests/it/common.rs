@@ -142,17 +142,18 @@ pub fn report<S: AsRef<str>>(args: &[S]) -> Value {
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
     let planned = (args[0] == "sweep").then(|| {
         let rest = args[1..].iter().copied().filter(|arg| *arg != "--yes");
-        json_of(&["plan"].into_iter().chain(rest).collect::<Vec<_>>())
+        ran(&["plan"].into_iter().chain(rest).collect::<Vec<_>>())
     });
-    let done = json_of(&args);
+    let done = ran(&args);
     if let Some(planned) = planned {
         assert_foretold(&planned, &done);
     }
     done
 }
 
+/// As [`report`], of a sweep beside which somebody writes: no plan foretells it.
 #[track_caller]
-fn json_of(args: &[&str]) -> Value {
+pub fn ran(args: &[&str]) -> Value {
     let output = squire(&[args, &["-o", "json"]].concat());
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("{args:?}: exit {}: {e}: {}", code(&output), stderr(&output)))
