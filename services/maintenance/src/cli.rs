@@ -214,7 +214,8 @@ impl Context {
         let cost = requests.cost(&estate.config().prices);
         report.finish(requests, cost, telemetry::peak_rss_bytes());
         if kind == ReportKind::Plan {
-            let all = plans(planned).filter(|p| !p.is_empty()).map(crate::budget::requests);
+            let rate = estate.config().limits.delete_rate;
+            let all = plans(planned).filter(|p| !p.is_empty()).map(|p| crate::budget::requests(p, rate));
             let planned = all.fold(Requests::default(), |sum, one| sum + one);
             report.totals.planned_requests = planned;
             report.totals.planned_cost = planned.cost(&estate.config().prices);

@@ -26,7 +26,7 @@ use deletes::delete_all;
 pub(crate) use deletes::{Deleted, delete};
 
 /// Versions per chunk at a usual rate: refs are re-read twice a chunk.
-pub const CHUNK: usize = 100;
+const CHUNK: usize = 100;
 /// Versions per chunk at most.
 const MOST_PER_CHUNK: usize = 1_000;
 /// Bytes of manifests that are kept while their chunk goes.
@@ -142,10 +142,10 @@ fn chunk_of(rate: &Rate) -> usize {
     CHUNK.max((CHUNK_SECONDS * rate.share()) as usize)
 }
 
-/// Versions per chunk: as many as a fifth of a second takes, so that at a high rate the questions between chunks do not outnumber
-/// the deletes.
-fn versions_of(rate: &Rate) -> usize {
-    ((rate.share() / 5.0) as usize).clamp(CHUNK, MOST_PER_CHUNK)
+/// Versions per chunk at so many deletes a second: as many as a fifth of a second takes, so that at a high rate the questions
+/// between chunks do not outnumber the deletes.
+pub fn versions_per_chunk(per_second: f64) -> usize {
+    ((per_second / 5.0) as usize).clamp(CHUNK, MOST_PER_CHUNK)
 }
 
 /// The two ends of a clean-up: where is read, and through which credentials is deleted. Equal where a bucket has one set.
@@ -200,7 +200,7 @@ where
     let mut removed: BTreeSet<u64> = BTreeSet::new();
     let paths: HashSet<&str> = plan.files.iter().map(|f| f.path.as_str()).collect();
     let mut watch = Watch { place: ends.reads, plan, paths, head: plan.head };
-    for (n, chunk) in chunks(plan, versions_of(rate), chunk_of(rate)).into_iter().enumerate() {
+    for (n, chunk) in chunks(plan, versions_per_chunk(rate.share()), chunk_of(rate)).into_iter().enumerate() {
         if let Err(why) = allowed().await {
             cleaned.stopped = Some(why);
             return Ok(());

@@ -151,7 +151,11 @@ impl Grown {
         let applied = driver::apply_estate(&tools, &planned).await;
         let done = applied.values().map(|(a, _)| a);
         self.rewritten += done.map(|a| a.compact.bytes + a.indices.iter().map(|i| i.bytes).sum::<u64>()).sum::<u64>();
-        let row = driver::datasets(&estate, &planned, &applied).remove(0);
+        let report = |rows: Vec<Dataset>| serde_json::json!({"datasets": rows, "finished_at": chrono::Utc::now()});
+        let foretold = driver::datasets(&estate, &planned, &Default::default());
+        let rows = driver::datasets(&estate, &planned, &applied);
+        assert_foretold(&report(foretold), &report(rows.clone()));
+        let row = rows.into_iter().next().expect("a row");
         assert!(row.outcome.failure().is_none(), "{:?}", row.outcome);
         row
     }

@@ -6,6 +6,7 @@ mod audit;
 mod authority;
 mod bad_input;
 mod budget;
+mod cleanup;
 mod common;
 mod config_keys;
 mod contention;

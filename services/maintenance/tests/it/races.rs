@@ -55,7 +55,7 @@ fn short(test: &str) -> Option<OnS3> {
 }
 
 /// The same with 108 versions, which are two chunks; the data files of version 105 are HEAD's no more.
-fn long(test: &str) -> Option<OnS3> {
+pub fn long(test: &str) -> Option<OnS3> {
     static PRISTINE: OnceLock<Arc<Pristine>> = OnceLock::new();
     let server = Server::shared(test)?;
     let write = |root: &str| {
@@ -73,7 +73,7 @@ fn long(test: &str) -> Option<OnS3> {
     Some(estate)
 }
 
-fn versions(estate: &OnS3) -> Vec<u64> {
+pub fn versions(estate: &OnS3) -> Vec<u64> {
     let found = estate.server.pylance("versions", &estate.uri("orders"), Value::Null);
     found["versions"].as_array().expect("versions").iter().filter_map(Value::as_u64).collect()
 }

@@ -52,6 +52,7 @@ fn a_lake_on_s3_comes_out_healthy_and_stays_still() {
     let mut args = vec!["sweep", "s3://lake", "--yes", "--retain-versions", "2"];
     let short = one_second();
     args.extend(short.iter().map(String::as_str));
+    std::thread::sleep(super::s3_estate::AGE);
     let cleaned = report(&lake.run(&args));
     assert!(cleaned["totals"]["versions_removed"].as_u64().expect("a number") >= 30, "{cleaned:#}");
     let state = lake.server.state();

@@ -83,7 +83,7 @@ async fn a_busy_writer_is_not_waited_for_and_sees_no_error() {
     let Some(mut busy) = Writer::start("a_busy_writer", &["busy", &here.text("lake/t.lance"), "60"]) else { return };
     let mut maintained = 0;
     while busy.runs() {
-        let swept = report(&["sweep", &here.text("lake"), "--yes"]);
+        let swept = ran(&["sweep", &here.text("lake"), "--yes"]);
         let outcome = &row(&swept, "t.lance")["outcome"];
         assert_ne!(outcome["reason"], "writer_active", "{swept:#}");
         if outcome["kind"] == "maintained" {

@@ -276,3 +276,33 @@ async fn what_could_not_be_deleted_is_told_and_found_again() {
         }
     }
 }
+
+/// As on a store without bulk deletes: one request for each object and no more, one read for each manifest, and how far it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_object_is_one_delete_and_each_chunk_tells_how_far_it_is() {
+    let (_dir, uri) = place();
+    table(&uri, 205, 1).await.overwrite(5, 500).await.expect("overwritten");
+    let look = seen(&uri).await;
+    let plan = removal(&look, &(1..206).collect(), &KeepSet::Complete(BTreeSet::new())).expect("complete");
+    let counts = std::sync::Arc::new(std::sync::Mutex::new([0_usize; 5]));
+    let counted = counts.clone();
+    let faults = Faults::new(move |operation, _| {
+        counted.lock().expect("not poisoned")[operation as usize] += 1;
+        Fault::Pass
+    });
+    let lake = Lake::with_faults(std::sync::Arc::new(|_: &str| Default::default()), 256 << 20, faults);
+    let mut told = Vec::new();
+    // At this rate a chunk has 100 versions.
+    let place = lake.place(&uri).await.expect("a place");
+    clean::apply(&place, &plan, &Rate::new(500), || async { Ok(()) }, |n| told.push(n)).await.expect("applied");
+    assert_eq!(told, [100, 200, 205]);
+    // Of each version a manifest and a transaction, of each append a data file.
+    assert_eq!((plan.versions.len(), plan.files.len()), (205, 410));
+    let counts = *counts.lock().expect("not poisoned");
+    let of = |operation: Operation| counts[operation as usize];
+    assert_eq!((of(Operation::Delete), of(Operation::Put), of(Operation::Copy)), (615, 0, 0), "{counts:?}");
+    assert_eq!(of(Operation::Get), 205, "{counts:?}");
+    // Tags, branches and versions, before and after the manifests of each chunk.
+    assert!(of(Operation::List) <= 3 * 2 * 3, "{counts:?}");
+    assert_whole(&uri).await;
+}
