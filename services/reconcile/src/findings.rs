@@ -18,7 +18,7 @@ use crate::row::Row;
 use crate::walk::{Place, Scope, Walk};
 
 /// Files of one class that are named one by one; the rest is summed up in one line.
-const NAMED: usize = 100;
+pub(crate) const NAMED: usize = 100;
 /// How far back somebody else's compactions are told.
 const OTHERS: TimeDelta = TimeDelta::days(7);
 
@@ -38,9 +38,11 @@ pub(crate) fn of_dataset(
     for missing in missing.iter().take(NAMED) {
         let found = missing.found.map_or("it is not there".to_string(), |n| format!("it has {n} bytes"));
         let recorded = missing.recorded.map(|n| format!(", {n} were recorded")).unwrap_or_default();
-        let detail = format!("{}; {found}{recorded}", missing.reason);
+        let cloned = matches!(keep, KeepSet::Complete(kept) if kept.contains(&missing.path));
+        let clone = if cloned { ", and a clone reads it" } else { "" };
+        let detail = format!("{}{clone}; {found}{recorded}", missing.reason);
         let finding = Finding::new(FindingKind::MissingFile, FindingSubject::path(&look.uri, &missing.path), detail);
-        out.push(finding.with_fix(mending(&damage, missing.by_head)));
+        out.push(finding.with_fix(mending(&damage, missing.by_head, cloned)));
     }
     if missing.len() > NAMED {
         let detail = format!("{} more files are not as recorded", missing.len() - NAMED);
@@ -92,7 +94,7 @@ fn file(at: DateTime<Utc>, uri: &str, kind: FindingKind, object: &Classed) -> Fi
 }
 
 /// What to do about a missing file: what still reads, and what to bring back.
-fn mending(damage: &Damage, by_head: bool) -> String {
+fn mending(damage: &Damage, by_head: bool, cloned: bool) -> String {
     let whole = match damage.whole.as_slice() {
         [] => "no version reads whole".to_string(),
         [one] => format!("version {one} still reads"),
@@ -101,6 +103,7 @@ fn mending(damage: &Damage, by_head: bool) -> String {
     match (by_head, damage.newest_whole()) {
         (true, Some(version)) => format!("bring it back from a copy, or restore version {version}: {whole}"),
         (true, None) => format!("bring it back from a copy: {whole}"),
+        (false, _) if cloned => format!("bring it back from a copy, for the clone's sake: {whole}"),
         (false, _) => format!("versions {} need it; bring it back, or let them go: {whole}", ranges(&damage.broken)),
     }
 }
@@ -403,6 +406,13 @@ pub(crate) fn incomplete(walk: &Walk<Row>) -> Vec<Incomplete> {
     };
     let mut out: Vec<Incomplete> = walk.scope.unreadable.iter().map(|(what, why)| unread(what, why.clone())).collect();
     out.extend(crate::namespaces::incomplete(walk));
+    out.extend(walk.graph.unresolved().map(|(from, target)| Incomplete {
+        what: from.to_string(),
+        why: format!("it reads files of {target}, which is no dataset that is known"),
+        remedy: "give the folder in which that lies as a ROOT, too, or bring it back, or remove this dataset if nobody needs it; \
+                 until then no file of any dataset is called an orphan"
+            .into(),
+    }));
     for (at, place) in &walk.places {
         match place {
             Place::Dataset(row) => out.extend(row.incomplete.iter().cloned()),

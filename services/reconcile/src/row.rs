@@ -75,6 +75,8 @@ impl Visit for Rows {
 
     const NAMESPACES: bool = true;
 
+    const CLONES: bool = true;
+
     fn add(&self, row: &mut Row, more: Vec<Finding>) {
         row.dataset.findings.extend(more);
     }

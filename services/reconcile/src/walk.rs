@@ -4,6 +4,7 @@
 //! A dataset's look and listing live only while it is looked at: what is kept of it is what [`Visit::row`] makes of it. Who reads
 //! whose files is known when all of them were looked at once; then those are looked at again whose row depends on it.
 
+mod clones;
 mod scope;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +49,10 @@ pub(crate) trait Visit: Sync {
     /// Whether namespaces are held against the registry.
     const NAMESPACES: bool = false;
 
-    /// Takes what that found.
+    /// Whether it is told what clones lack of the files that they read of others.
+    const CLONES: bool = false;
+
+    /// Takes what these found.
     fn add(&self, _row: &mut Self::Row, _more: Vec<Finding>) {}
 
     /// The keep-set turned out to be incomplete: nothing is an orphan, and nothing may go.
@@ -122,6 +126,9 @@ pub(crate) async fn look_at<V: Visit>(scope: Scope, known: BTreeSet<String>, due
     }
     let drafts = walk.first_looks(known, due, visit).await;
     walk.second_looks(drafts, orphans, visit).await;
+    if V::CLONES {
+        walk.clones(visit).await;
+    }
     walk.weigh().await;
     walk
 }
@@ -143,9 +150,7 @@ impl<T: Send> Walk<T> {
         let (mut rest, mut drafts) = (known, BTreeMap::new());
         for (uri, reads) in due.edges {
             rest.remove(&uri);
-            if !reads.is_empty() {
-                self.graph.add(&uri, reads);
-            }
+            self.graph.add(&uri, reads);
             self.left.insert(uri);
         }
         while !rest.is_empty() {
@@ -160,10 +165,7 @@ impl<T: Send> Walk<T> {
             for (uri, found) in batch {
                 match found {
                     Seen::Dataset { reads, nested, draft } => {
-                        // Who reads nothing of others has no edge: a keep-set is found among those that do.
-                        if !reads.is_empty() {
-                            self.graph.add(&uri, reads);
-                        }
+                        self.graph.add(&uri, reads);
                         rest.extend(nested.into_iter().filter(|n| seen.insert(n.clone())));
                         drafts.extend(draft.map(|draft| (uri, *draft)));
                     }

@@ -3,6 +3,8 @@
 //! One recursive LIST serves discovery of versions, health, references and clean-up alike. The kinds follow the layout in
 //! `facts/lance-14` and lance-table's sources; what is not recognised is *unknown*, never an orphan.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::ObjectStore as _;
@@ -97,6 +99,27 @@ pub struct Placed {
     pub tree: String,
     /// What the object is.
     pub kind: Kind,
+}
+
+/// Those of some files, by path relative to `place`, that are not there: one listing of each folder that one of them lies in.
+///
+/// # Errors
+/// As [`Listing::read`].
+pub async fn absent<'f>(place: &Place, files: &BTreeSet<&'f str>) -> Result<Vec<&'f str>> {
+    let mut by_folder: BTreeMap<&str, Vec<&'f str>> = BTreeMap::new();
+    for file in files {
+        by_folder.entry(file.rsplit_once('/').map_or("", |(dir, _)| dir)).or_default().push(file);
+    }
+    let mut out = Vec::new();
+    for (dir, files) in by_folder {
+        let at = if dir.is_empty() { place.path.clone() } else { place.below(dir)? };
+        let prefix = (!at.as_ref().is_empty()).then_some(&at);
+        let listed = place.objects().list_with_delimiter(prefix).await;
+        let listed = listed.map_err(|e| Error::store("listing", &place.uri, e).with_kind(ErrorKind::Transient))?;
+        let there: BTreeSet<&str> = listed.objects.iter().filter_map(|meta| meta.location.filename()).collect();
+        out.extend(files.into_iter().filter(|f| !there.contains(f.rsplit('/').next().unwrap_or(f))));
+    }
+    Ok(out)
 }
 
 /// All objects under a dataset.

@@ -229,11 +229,18 @@ fn plain_scheme(typed: &str) -> String {
 /// Schemes of stores; what has another one may be any of our datasets under a name that is not known here.
 const SCHEMES: [&str; 8] = ["file", "s3", "gs", "az", "abfs", "abfss", "oss", "memory"];
 
-/// Whether a base that is no dataset of the estate may still be one under another name: a local path that leads nowhere (a
-/// link that was renamed or removed), or a scheme that is not known.
-fn leads_nowhere(at: &str) -> bool {
-    let scheme = at.split("://").next().unwrap_or_default();
-    !SCHEMES.contains(&scheme) || uri::local_path(at).is_some_and(|path| !path.exists())
+/// Whether a base that is no dataset of the estate may still be one under another name, as its writer typed it (design,
+/// "References": what cannot be resolved makes every possible target incomplete): relative to a folder, a local path that leads
+/// nowhere (a link that was renamed or removed), or a scheme that is not known.
+fn may_be_anybody(target: &Target) -> bool {
+    match target {
+        Target::At(at) => {
+            let scheme = at.split("://").next().unwrap_or_default();
+            !SCHEMES.contains(&scheme) || uri::local_path(at).is_some_and(|path| !path.exists())
+        }
+        Target::EndsIn(_) => true,
+        Target::Anywhere(_) => false,
+    }
 }
 
 /// The path relative to our own root, if the target is our root, lies in it, or lies above it and the path leads into it.
@@ -257,20 +264,25 @@ pub enum KeepSet {
 /// The clone graph of an estate: what every dataset reads of others.
 #[derive(Debug, Clone, Default)]
 pub struct CloneGraph {
+    /// Of those that read anything of others: a keep-set is found among them.
     reads: BTreeMap<String, Reads>,
+    /// Every dataset, also one that reads nothing of others.
+    known: BTreeSet<String>,
+    /// Bases that lead to no known dataset and may be any of them under another name.
+    lost: BTreeSet<Target>,
     unread: Vec<String>,
-    nowhere: BTreeSet<String>,
 }
 
 impl CloneGraph {
     /// Adds one dataset's reads; also of one that reads nothing of others: it may be what somebody's base names.
     pub fn add(&mut self, uri: &str, reads: Reads) {
-        let lost = reads.keys().filter_map(|t| match t {
-            Target::At(at) if leads_nowhere(at) => Some(at.clone()),
-            _ => None,
-        });
-        self.nowhere.extend(lost);
-        self.reads.insert(uri.to_string(), reads);
+        self.lost.retain(|target| !target.may_be(uri));
+        self.known.insert(uri.to_string());
+        let lost = |t: &&Target| may_be_anybody(t) && !self.known.iter().any(|known| t.may_be(known));
+        self.lost.extend(reads.keys().filter(lost).cloned().collect::<Vec<_>>());
+        if !reads.is_empty() {
+            self.reads.insert(uri.to_string(), reads);
+        }
     }
 
     /// Records a dataset or bucket that could not be read: it may read anything.
@@ -289,7 +301,7 @@ impl CloneGraph {
             }
         }
         for (from, reads) in &self.reads {
-            for target in reads.keys().filter(|target| self.is_nobody(target, uri)) {
+            for target in reads.keys().filter(|t| self.lost.contains(t) && !t.may_be(uri)) {
                 why.push(format!("{from} reads files of {target}, which is no dataset that is known"));
             }
             for (target, files) in reads.iter().filter(|(target, _)| target.may_be(uri)) {
@@ -309,15 +321,29 @@ impl CloneGraph {
         if why.is_empty() { KeepSet::Complete(keep) } else { KeepSet::Incomplete(why) }
     }
 
-    /// Whether a base leads to no known dataset and may be any of them under another name: as its writer typed it, relative to a
-    /// folder or through a link that is gone (design, "References": what cannot be resolved makes every possible target incomplete).
-    fn is_nobody(&self, target: &Target, uri: &str) -> bool {
-        let may = match target {
-            Target::At(at) => self.nowhere.contains(at),
-            Target::EndsIn(_) => true,
-            Target::Anywhere(_) => false,
+    /// Datasets with a base of theirs whose files may lie in any dataset: it cannot be resolved, or leads to none that is known. While
+    /// there is one, the keep-set of no other dataset is complete.
+    pub fn unresolved(&self) -> impl Iterator<Item = (&str, &Target)> {
+        let bases = self.reads.iter().flat_map(|(from, reads)| reads.keys().map(move |target| (from.as_str(), target)));
+        bases.filter(|(_, target)| matches!(target, Target::Anywhere(_)) || self.lost.contains(*target))
+    }
+
+    /// What a dataset reads of others: as its manifests say it, where that is, and the files there. Without what is
+    /// [`CloneGraph::unresolved`] or may be one of several datasets.
+    pub fn read_by(&self, uri: &str) -> impl Iterator<Item = (&Target, String, &BTreeSet<String>)> {
+        let reads = self.reads.get(uri).into_iter().flatten();
+        reads.filter_map(|(target, files)| Some((target, self.folder(target)?, files)))
+    }
+
+    fn folder(&self, target: &Target) -> Option<String> {
+        let tail = match target {
+            Target::At(at) => return (!self.lost.contains(target)).then(|| at.clone()),
+            Target::EndsIn(tail) => tail,
+            Target::Anywhere(_) => return None,
         };
-        may && !target.may_be(uri) && !self.reads.keys().any(|known| target.may_be(known))
+        let mut found = self.known.iter().filter_map(|uri| Some((uri, within_tail(tail, uri)?)));
+        let (uri, dir) = found.next().filter(|_| found.next().is_none())?;
+        Some(if dir.is_empty() { uri.clone() } else { format!("{uri}/{dir}") })
     }
 
     /// The datasets that read files of `uri`.
@@ -400,6 +426,26 @@ mod tests {
         assert_eq!(lost("s3://elsewhere/base"), KeepSet::Complete(set(&[])));
         let at = target("s3+ddb://b/t?ddbTableName=x", "s3://b/c");
         assert_eq!(at, Target::At("s3://b/t".into()));
+    }
+
+    #[test]
+    fn a_base_is_lost_until_the_dataset_that_it_leads_to_is_known_in_whatever_order() {
+        let (source, clone, other) = ("file:///lake/source", "file:///lake/clone", "file:///lake/other");
+        let reads = Reads::from([(target("lake/source", clone), set(&["data/a.lance"]))]);
+        let mut graph = CloneGraph::default();
+        graph.add(other, Reads::new());
+        graph.add(clone, reads);
+        assert_eq!(graph.unresolved().map(|(from, _)| from).collect::<Vec<_>>(), [clone]);
+        assert_eq!(graph.read_by(clone).count(), 0);
+        assert!(matches!(graph.keep_set(other), KeepSet::Incomplete(_)));
+        graph.add(source, Reads::new());
+        assert_eq!(graph.unresolved().count(), 0);
+        assert_eq!(graph.read_by(clone).map(|(_, folder, _)| folder).collect::<Vec<_>>(), [source]);
+        assert_eq!(graph.keep_set(other), KeepSet::Complete(set(&[])));
+        assert_eq!(graph.keep_set(clone), KeepSet::Complete(set(&[])));
+        // One of two: neither is judged by it, and both keep the file.
+        graph.add("file:///other/lake/source", Reads::new());
+        assert_eq!((graph.unresolved().count(), graph.read_by(clone).count()), (0, 0));
     }
 
     #[test]

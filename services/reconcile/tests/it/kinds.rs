@@ -72,14 +72,93 @@ async fn clones_are_told_on_both_sides_and_what_nobody_knows_is_unknown() {
     assert!(copied[0].1.ends_with("/lake/source"), "{copied:?}");
 }
 
+/// Runs a script of pylance's in `dir`; false where there is no Python.
+fn python(dir: &tempfile::TempDir, name: &str, code: &str) -> bool {
+    let Some(python) = std::env::var_os("TEST_PYTHON") else {
+        eprintln!("SKIPPED {name}: TEST_PYTHON is not set");
+        return false;
+    };
+    let made = std::process::Command::new(python).args(["-c", code]).current_dir(dir.path()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    true
+}
+
+/// pylance writes the base as it was typed. The source reads nothing of others, and neither does the third table.
+#[test]
+fn a_clone_by_a_relative_path_hides_no_orphan_and_one_whose_source_is_not_there_makes_the_report_incomplete() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = "
+import os, lance, pyarrow as pa
+rows = pa.table({'id': range(20)})
+source = lance.write_dataset(rows, 'lake/source')
+source.shallow_clone('lake/copy', source.version)
+lance.write_dataset(rows, 'lake/third')
+open('lake/third/data/leftover.lance', 'w').write('nobody names it')
+os.utime('lake/third/data/leftover.lance', (1, 1))
+";
+    if !python(&dir, "a_clone_by_a_relative_path_hides_no_orphan", code) {
+        return;
+    }
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 0, "{whole:#}");
+    assert_eq!(kinds(&told(&whole, "/third")), ["orphan_file"], "{whole:#}");
+    assert_eq!(kinds(&told(&whole, "/source")), ["cloned_by"]);
+    assert_eq!(kinds(&told(&whole, "/copy")), ["clone_of"]);
+    let (code, out, err) = super::output(&dir, &["reclaim", "plan", "lake", "--out", "plan.json"]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(std::fs::read_to_string(dir.path().join("plan.json")).unwrap().contains("leftover.lance"), "{out}");
+
+    std::fs::rename(dir.path().join("lake/source"), dir.path().join("lake/renamed")).unwrap();
+    let (code, whole) = report(&dir, &["lake"]);
+    assert_eq!(code, 3, "{whole:#}");
+    assert_eq!(kinds(&told(&whole, "/third")), ["unknown_file"], "{whole:#}");
+    let incomplete = whole["incomplete"].as_array().unwrap();
+    assert_eq!(incomplete.len(), 1, "{whole:#}");
+    assert!(incomplete[0]["what"].as_str().unwrap().ends_with("/lake/copy"), "{whole:#}");
+    let why = incomplete[0]["why"].as_str().unwrap();
+    assert!(why.ends_with("/source, which is no dataset that is known"), "{why}");
+}
+
+/// What a clean-up that knows no clones does: the source is whole afterwards, and nothing that it names is missing.
+#[tokio::test]
+async fn a_clone_whose_source_lost_the_files_is_damaged_and_the_source_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lake/source");
+    let mut sample = written(&path, 2).await;
+    let copy = squire_lake::uri::canonical(dir.path().join("lake").to_str().unwrap()).unwrap() + "/copy";
+    sample.clone_to(&copy).await.unwrap();
+    let files = |dir: &Path| -> std::collections::BTreeSet<std::path::PathBuf> {
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect()
+    };
+    let before = files(&path.join("data"));
+    sample.overwrite(5, 500).await.unwrap();
+    let missing = |end: &str, code: i32| -> Vec<String> {
+        let (is, whole) = report(&dir, &["lake"]);
+        assert_eq!(is, code, "{whole:#}");
+        let rows = whole["datasets"].as_array().unwrap();
+        let row = rows.iter().find(|d| d["uri"].as_str().unwrap().ends_with(end)).unwrap();
+        let found = row["findings"].as_array().unwrap().iter().filter(|f| f["kind"] == "missing_file");
+        found.map(|f| f["subject"]["path"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!(missing("/copy", 0), [] as [String; 0]);
+    // A file that both need is told of both; when the source's old versions are gone, of the clone alone.
+    before.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    assert_eq!((missing("/source", 3).len(), missing("/copy", 3).len()), (2, 2));
+    let (_, whole) = report(&dir, &["lake"]);
+    let of_source = told(&whole, "/source").into_iter().filter(|(kind, _)| kind == "missing_file");
+    of_source.for_each(|(_, detail)| assert!(detail.contains("and a clone reads it"), "{detail}"));
+    for version in 1..=2 {
+        std::fs::remove_file(path.join(format!("_versions/{:020}.manifest", u64::MAX - version))).unwrap();
+    }
+    let named = |file: &std::path::PathBuf| squire_lake::uri::canonical(file.to_str().unwrap()).unwrap();
+    let wanted: Vec<String> = before.iter().map(named).collect();
+    assert_eq!((missing("/source", 3), missing("/copy", 3)), (Vec::new(), wanted));
+}
+
 /// A base that is listed and never written to, and remaps that were put off: both as pylance writes them.
 #[test]
 fn a_base_that_nobody_uses_and_a_remap_that_was_put_off_are_told() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(python) = std::env::var_os("TEST_PYTHON") else {
-        eprintln!("SKIPPED a_base_that_nobody_uses_and_a_remap_that_was_put_off_are_told: TEST_PYTHON is not set");
-        return;
-    };
     std::fs::create_dir_all(dir.path().join("lake")).unwrap();
     let code = "
 import os, lance, pyarrow as pa
@@ -92,8 +171,9 @@ ds = lance.dataset('lake/reuse')
 ds.create_scalar_index('id', 'BTREE')
 ds.optimize.compact_files(defer_index_remap=True)
 ";
-    let made = std::process::Command::new(python).args(["-c", code]).current_dir(dir.path()).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    if !python(&dir, "a_base_that_nobody_uses_and_a_remap_that_was_put_off_are_told", code) {
+        return;
+    }
     let (code, whole) = report(&dir, &["lake"]);
     assert_eq!(code, 0, "{whole:#}");
     assert_eq!(kinds(&told(&whole, "/based")), ["external_base_unreferenced"]);
