@@ -458,7 +458,13 @@ async fn find_registry(config: &MaintenanceConfig, roots: &[String]) -> anyhow::
     match locate(roots, |uri| config.storage.options_for(uri)).await {
         Ok(Located::Found(uri)) => open(uri).await,
         Ok(Located::Absent { would_be }) => Ok((None, would_be)),
-        Err(e) => Err(Failure::usage("the registry of these ROOTs is not clear").caused_by(e).into()),
+        Err(e) if e.kind() == squire_registry::Kind::Invalid => {
+            Err(Failure::usage("the registry of these ROOTs is not clear").caused_by(e).into())
+        }
+        Err(e) => Err(Failure::could_not_run("the ROOTs, in which the registry is looked for, could not be read")
+            .remedy("check their addresses, the network, the credentials and the [storage] options")
+            .caused_by(e)
+            .into()),
     }
 }
 

@@ -21,7 +21,7 @@ use squire_service::report::Finding;
 
 use crate::{contracts, namespaces, stranded};
 
-pub(crate) use scope::{Outside, Scope, lake, open, registry, scope};
+pub(crate) use scope::{Outside, Scope, lake, not_located, open, registry, scope};
 
 /// One dataset, or why it is none.
 pub(crate) enum Place<T> {

@@ -181,8 +181,10 @@ async fn applied(common: &Common, config: &ReconcileConfig, metrics: &Metrics, p
     let applied = apply::apply(config, metrics, &plan, quarantine::COPY_LIMIT).await?;
     let report = render::applied(&applied, config, metrics.store().requests());
     report.emit(common)?;
-    if !common.quiet {
-        eprintln!("bring it back with `squire-reconcile reclaim undo {}`", plan.id);
+    let went = applied.rows.values().any(|done| done.taken.moved.0 + done.taken.marked.0 + done.taken.already > 0);
+    if went && !common.quiet {
+        let registry = &applied.survey.registry_uri;
+        eprintln!("bring it back with `squire-reconcile reclaim undo {} --registry {registry}`", plan.id);
     }
     Ok(applied.stopped.unwrap_or_else(|| report.exit(false)))
 }

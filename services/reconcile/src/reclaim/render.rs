@@ -216,7 +216,7 @@ fn did(uri: &str, done: &Done, until: DateTime<Utc>) -> Dataset {
     words.extend(taken.stopped.as_ref().map(|why| format!("stopped: {why}")));
     words.extend(done.error.as_ref().map(ToString::to_string));
     let detail = words.join("; ");
-    let (outcome, step) = match (done.is_failed(), taken.moved.0 + taken.marked.0 + taken.already > 0, &taken.denied) {
+    let (outcome, step) = match (done.is_failed(), taken.moved.0 + taken.marked.0 > 0, &taken.denied) {
         (_, _, Some(_)) => {
             (Outcome::failed(FailureKind::Permanent), (StepOutcome::Refused, Some(StepReason::NoDeletePermission)))
         }

@@ -154,7 +154,7 @@ pub(crate) async fn bare(config: &ReconcileConfig) -> anyhow::Result<Survey> {
                 .remedy("name it with --registry")
                 .into());
             }
-            Err(e) => return Err(Failure::usage("the registry is not clear").caused_by(e).into()),
+            Err(e) => return Err(walk::not_located(e)),
         },
     };
     let failed = |e| Failure::could_not_run(format!("the registry {at} could not be read")).caused_by(e);

@@ -146,6 +146,16 @@ fn canonical(roots: &[String]) -> anyhow::Result<Vec<String>> {
     roots.iter().map(one).collect()
 }
 
+/// Why the nearest registry was not found: two of them or none named is usage; a store that does not answer is not.
+pub(crate) fn not_located(e: squire_registry::Error) -> anyhow::Error {
+    let failure = match e.kind() {
+        squire_registry::Kind::Invalid => Failure::usage("the registry of these ROOTs is not clear"),
+        _ => Failure::could_not_run("the ROOTs, in which the registry is looked for, could not be read")
+            .remedy("check their addresses, the network, the credentials and the [storage] options"),
+    };
+    failure.caused_by(e).into()
+}
+
 pub(crate) async fn registry(
     config: &Loaded<Policy, Floors>,
     roots: &[String],
@@ -156,7 +166,7 @@ pub(crate) async fn registry(
         None => match locate(roots, |uri| settings.storage.options_for(uri)).await {
             Ok(Located::Found(uri)) => uri,
             Ok(Located::Absent { would_be }) => return Ok((None, would_be)),
-            Err(e) => return Err(Failure::usage("the registry of these ROOTs is not clear").caused_by(e).into()),
+            Err(e) => return Err(not_located(e)),
         },
     };
     match Registry::open(&found, &settings.storage.options_for(&found)).await {

@@ -103,6 +103,22 @@ fn wrong_usage_is_exit_2() {
 }
 
 #[test]
+fn a_store_that_does_not_answer_is_no_wrong_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let nobody = "http://127.0.0.1:1";
+    let set = ["aws_region=x", "aws_access_key_id=x", "aws_secret_access_key=x", "allow_http=true"];
+    let set: Vec<String> = set.iter().map(|s| format!("storage.{s}")).collect();
+    let (at, roots) = (format!("storage.aws_endpoint={nobody}"), "estate.roots=[\"s3://lake\"]");
+    for verb in [&["report", "s3://lake"][..], &["reclaim", "list", "--set", roots]] {
+        let mut args = verb.to_vec();
+        set.iter().chain([&at]).for_each(|set| args.extend(["--set", set]));
+        let (code, _, err) = output(&dir, &args);
+        assert_eq!(code, 1, "{args:?}: {err}");
+        assert!(err.contains("could not be read") && err.contains("to do: check their addresses"), "{err}");
+    }
+}
+
+#[test]
 fn an_unknown_variable_of_ours_is_exit_2() {
     let dir = tempfile::tempdir().unwrap();
     let out = squire(&dir).args(["config", "show"]).env("SQUIRE_LIMITS__MEMORI", "1GiB").output().unwrap();

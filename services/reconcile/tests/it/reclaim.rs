@@ -56,14 +56,16 @@ async fn what_nobody_names_goes_to_quarantine_and_comes_back_byte_for_byte() {
     assert_eq!((code, &found["totals"]["seen"]), (0, &json!(1)), "{err}");
     assert!(!out.contains("orphan_file"), "{found:#}");
     // Applied again it finds its work done.
-    let (code, again) = estate.apply();
-    assert_eq!(code, 0);
+    let (code, out, err) = estate.reclaim(&["apply", "plan.json", "-o", "json"]);
+    let again: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &again["totals"]["idle"]), (0, &json!(1)), "{again:#}");
     assert!(
         row(&again, "/orders")["steps"]["cleanup"]["detail"].as_str().unwrap().contains("2 moved before"),
         "{again:#}"
     );
 
     let id = plan.id.to_string();
+    assert!(err.contains(&format!("reclaim undo {id} --registry {}", estate.uri("lake/_squire"))), "{err}");
     let (code, _, err) = estate.reclaim(&["undo", &id, "--dataset", "other"]);
     assert_eq!(code, 2, "{err}");
     let (code, undone) = estate.json(&["undo", &id, "--dataset", "orders"]);
